@@ -10,11 +10,11 @@ use crate::settings::Watch;
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
-use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel};
+use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel, polling};
 use dwell_policy::{Layer, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
-    Clock, Contents, Metadata, NewFile, Packing, TimeRecorded, WriteError, Writer, kernel_on,
+    Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, TimeRecorded, WriteError, Writer, kernel_on,
 };
 use dwell_trace::event::{Event, EventKind};
 use dwell_trace::guest::GuestSource;
@@ -300,6 +300,11 @@ impl<O: Copy + Into<Owner>> Session<O> {
         metadata.lost.at_least = !trace.counts_lost();
         metadata.other.insert(TRACING.to_owned(), tracing);
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
+        if recorded.into() == Owner::Layer(Layer::Guest)
+            && let Some(step) = polling::poll_step()
+        {
+            metadata.other.insert(POLL_STEP.to_owned(), step.get().into());
+        }
         Ok(Session { system, who, trace, pairing, metadata, watch, meter, threads: watched, counters: None })
     }
 

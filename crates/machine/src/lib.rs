@@ -37,6 +37,7 @@ pub mod identity;
 pub mod kernel;
 pub mod load;
 pub mod parameter;
+pub mod polling;
 pub mod process;
 pub mod threads;
 pub mod wanted;

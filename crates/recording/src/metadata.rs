@@ -62,7 +62,19 @@ pub struct Metadata<O = Layer> {
 /// Key of [`Metadata::other`]: `true` where idle times are only lower bounds.
 pub const LEAST_LENGTHS: &str = "lengths_are_least";
 
+/// Key of [`Metadata::other`]: how long the guest polls between two looks at the clock \[ns\].
+pub const POLL_STEP: &str = "poll_step_ns";
+/// A longer one is none that a loop of pauses takes \[ns\].
+const LONGEST_POLL_STEP: u64 = 1_000_000;
+
 impl<O> Metadata<O> {
+    /// How long the guest polls between two looks at the clock \[ns\], at the first of which after its window a poll
+    /// ends; `None`: not known.
+    pub fn poll_step_ns(&self) -> Option<u64> {
+        let step = self.other.get(POLL_STEP)?.as_u64();
+        step.filter(|step| (1..=LONGEST_POLL_STEP).contains(step))
+    }
+
     /// Whether the idle times are lower bounds that follow from decisions, since the text they come from had no times.
     pub fn has_least_lengths(&self) -> bool {
         self.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))

@@ -168,7 +168,8 @@ impl Reader {
         let bytes = self.groups.storage.get_bytes(place.offset, place.length(path)?);
         let bytes =
             bytes.map_err(|source| OpenError::NotParquet { path: path.clone(), source: source.into() })?;
-        segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?).map(Some)
+        let segments = segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?)?;
+        Ok(Some(Segments { poll_step_ns: self.metadata().poll_step_ns().unwrap_or(0), ..segments }))
     }
 
     /// What woke the tasks of the recording, counted; `None` where it does not have that.

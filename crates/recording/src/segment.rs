@@ -106,6 +106,9 @@ pub struct Segments {
     pub tasks: Vec<String>,
     /// In order of their start; those of one task, and those of one CPU, do not overlap.
     pub rows: Vec<Segment>,
+    /// How long the guest polls between two looks at the clock \[ns\]
+    /// ([`Metadata::poll_step_ns`](crate::Metadata::poll_step_ns)); 0: not known.
+    pub poll_step_ns: u64,
 }
 
 impl Segments {
@@ -261,6 +264,7 @@ mod tests {
                 row(1, 260, Cause::Interrupt { woken_ns: 255 }, None),
                 row(0, 260, Cause::Preempted, None),
             ],
+            ..Segments::default()
         }
     }
 

@@ -37,7 +37,7 @@ fn segments(coupled: bool) -> Segments {
         };
         rows.push(Segment { task, cpu: task, start_ns, run_ns, cause, halted: Some(false) });
     }
-    Segments { tasks: (0..TASKS).map(|task| format!("task{task}")).collect(), rows }
+    Segments { tasks: (0..TASKS).map(|task| format!("task{task}")).collect(), rows, ..Segments::default() }
 }
 
 fn causal(criterion: &mut Criterion) {

@@ -60,9 +60,13 @@ impl Counts {
     /// Counts one episode of length `idle` under `window`, of which a poll may last at most `alone` \[ns\].
     #[inline]
     pub(crate) fn count_alone(&mut self, window: u64, idle: u64, alone: u64) {
-        let poll = window.min(alone);
+        self.count_poll(window != 0, window.min(alone), idle);
+    }
+
+    /// Counts one episode of length `idle` that begins with a poll, or not, which ends after `poll` \[ns\].
+    #[inline]
+    pub(crate) fn count_poll(&mut self, polled: bool, poll: u64, idle: u64) {
         let halted = idle > poll;
-        let polled = window != 0;
         self.polls += u64::from(polled);
         self.polls_succeeded += u64::from(polled && !halted);
         self.polled_ns += u128::from(idle.min(poll));

@@ -1,7 +1,7 @@
 //! A policy with its setting, and the same ready to run.
 
 use crate::counts::Counts;
-use crate::source::Run;
+use crate::source::{LONGEST_POLL_STEP, Run};
 use dwell_policy::catalogue::{self, Entry, LEADER, SAVINGS, Start, Terms, Use};
 use dwell_policy::guest::{self, Haltpoll};
 use dwell_policy::host::{self, HaltPoll};
@@ -151,7 +151,7 @@ impl Rule {
             _ => None,
         };
         let own = own.and_then(|own| u64::try_from(own).ok()).unwrap_or(0);
-        Ok(Player { state, ended_ns: None, latency: Latency::OfRunOr(own) })
+        Ok(Player { state, ended_ns: None, latency: Latency::OfRunOr(own), poll_step_ns: 0 })
     }
 
     /// The policy at the first episode of an idler, to be run live: an event loop has one handler.
@@ -209,6 +209,8 @@ pub struct Player {
     /// When the last episode ended \[ns, the recording's clock\]: the idler has been busy since.
     ended_ns: Option<u64>,
     latency: Latency,
+    /// Of the episodes that are played one by one.
+    poll_step_ns: u64,
 }
 
 // One player is one idler under one rule; there are few of those that learn.
@@ -239,6 +241,8 @@ struct Idle<'a> {
     latency_ns: Option<u64>,
     /// How long a poll may last.
     alone_ns: u64,
+    /// How long a guest polls between two looks at the clock; 0: a poll ends with its window.
+    step_ns: u64,
     ready: &'a [u32],
 }
 
@@ -254,7 +258,8 @@ impl Player {
             }
             (State::One(Any::Driver(_)), Layer::Driver) => {
                 if let Ok(fresh) = Rule::Layer(*setting).start_late(1) {
-                    *self = Player { ended_ns: self.ended_ns, ..fresh };
+                    let Player { ended_ns, poll_step_ns, .. } = *self;
+                    *self = Player { ended_ns, poll_step_ns, ..fresh };
                 }
             }
             (State::Aio(policy), Layer::Iothread) => {
@@ -264,6 +269,12 @@ impl Player {
             }
             _ => {}
         }
+    }
+
+    /// How long a guest polls between two looks at the clock in the episodes that are played one by one, as
+    /// [`Run::poll_step_ns`].
+    pub fn set_poll_step(&mut self, step: Nanos) {
+        self.poll_step_ns = step.min(LONGEST_POLL_STEP).get();
     }
 
     /// Plays one episode after which the idler, if it halted, runs again only `wake_latency` after the wakeup event:
@@ -286,12 +297,13 @@ impl Player {
         episodes: impl Iterator<Item = (u64, u64, u64)>,
         wake_latency: Nanos,
     ) -> Counts {
-        let latency_ns = Some(wake_latency.get());
+        let (latency_ns, step_ns) = (Some(wake_latency.get()), self.poll_step_ns);
         let one = |(busy_ns, idle_ns, alone_ns)| Idle {
             busy_ns: Some(busy_ns),
             idle_ns,
             latency_ns,
             alone_ns,
+            step_ns,
             ready: &[],
         };
         self.drive(episodes.map(one), |_| ())
@@ -299,11 +311,9 @@ impl Player {
 
     /// Plays one episode, before which the idler was busy for so long, if that is known.
     pub(crate) fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64) -> Counts {
-        let latency_ns = Some(latency_ns);
-        self.drive(
-            std::iter::once(Idle { busy_ns, idle_ns, latency_ns, alone_ns: u64::MAX, ready: &[] }),
-            |_| (),
-        )
+        let (latency_ns, step_ns) = (Some(latency_ns), self.poll_step_ns);
+        let one = Idle { busy_ns, idle_ns, latency_ns, alone_ns: u64::MAX, step_ns, ready: &[] };
+        self.drive(std::iter::once(one), |_| ())
     }
 
     /// Plays the episodes of a run, and returns what the rule did.
@@ -314,12 +324,12 @@ impl Player {
     /// As [`Player::play`], and calls `see` for every episode in order with the window of the rule; of a
     /// guest and the host below it, both together.
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
-        let (mut ended_ns, latency_ns) = (self.ended_ns, run.latency_ns());
+        let (mut ended_ns, latency_ns, step_ns) = (self.ended_ns, run.latency_ns(), run.poll_step_ns());
         let one = |(episode, (&start_ns, (idle_ns, alone_ns))): (usize, (&u64, (u64, u64)))| {
             let busy_ns = ended_ns.map(|ended| start_ns.saturating_sub(ended));
             ended_ns = Some(start_ns.saturating_add(idle_ns));
             let latency_ns = latency_ns.map(|all| all[episode]);
-            Idle { busy_ns, idle_ns, latency_ns, alone_ns, ready: run.ready(episode) }
+            Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, ready: run.ready(episode) }
         };
         let counts = self.drive(run.start_ns.iter().zip(run.idle_and_alone()).enumerate().map(one), see);
         self.ended_ns = ended_ns;
@@ -335,10 +345,12 @@ impl Player {
         });
         match &mut self.state {
             State::One(policy) => {
-                let sees_tasks = sees_tasks(policy);
-                policy.with(Drive { episodes, sees_tasks, see })
+                let (sees_tasks, in_steps) = (sees_tasks(policy), matches!(policy, Any::Haltpoll(_)));
+                policy.with(Drive { episodes, sees_tasks, in_steps, see })
             }
-            State::Aio(policy) => Drive { episodes, sees_tasks: false, see }.with(policy.as_mut()),
+            State::Aio(policy) => {
+                Drive { episodes, sees_tasks: false, in_steps: false, see }.with(policy.as_mut())
+            }
             State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), episodes, see),
         }
     }
@@ -357,7 +369,17 @@ struct Drive<I, S> {
     /// Whether another task on the core ends a poll, as in KVM; a guest's and an event loop's policy cannot see it. The
     /// policy learns from the whole episode either way, as KVM's rule does.
     sees_tasks: bool,
+    /// Whether a poll ends at a look at the clock, as in Linux's `poll_idle`.
+    in_steps: bool,
     see: S,
+}
+
+/// How long a poll of a window lasts that ends at the first look at the clock after it \[ns\].
+pub(crate) const fn to_a_look(window_ns: u64, step_ns: u64) -> u64 {
+    match (window_ns, step_ns) {
+        (0, _) | (_, 0) => window_ns,
+        _ => (window_ns - window_ns % step_ns).saturating_add(step_ns),
+    }
 }
 
 impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
@@ -365,19 +387,27 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
 
     fn with<P: Policy + ?Sized>(mut self, policy: &mut P) -> Counts {
         let mut counts = Counts::default();
-        for Idle { busy_ns, idle_ns, latency_ns, alone_ns, ready } in self.episodes {
+        for Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, ready } in self.episodes {
             let longest = if self.sees_tasks { alone_ns } else { u64::MAX };
             let window = match busy_ns {
                 Some(busy_ns) => policy.window_after(Nanos(busy_ns)),
                 None => policy.window(),
             };
             (self.see)(window);
-            let halts = idle_ns > window.get().min(longest);
+            let window = window.get();
+            let poll = if self.in_steps { to_a_look(window, step_ns) } else { window }.min(longest);
+            let halts = idle_ns > poll;
             let late = latency_ns.filter(|_| halts).unwrap_or(0);
             counts.episodes += 1;
             counts.idle_ns += u128::from(idle_ns);
-            counts.count_alone(window.get(), idle_ns, longest);
-            policy.observe(Outcome::with_ready(Nanos(idle_ns.saturating_add(late)), ready));
+            counts.count_poll(window != 0, poll, idle_ns);
+            // What haltpoll learns from is the halt alone: it takes off the window, and the poll was longer.
+            let seen = match poll > window {
+                true if halts => idle_ns.saturating_add(late) - (poll - window),
+                true => idle_ns.min(window),
+                false => idle_ns.saturating_add(late),
+            };
+            policy.observe(Outcome::with_ready(Nanos(seen), ready));
         }
         counts
     }
@@ -392,24 +422,26 @@ fn drive_stacked<'a>(
     mut see: impl FnMut(Nanos),
 ) -> Counts {
     let mut counts = Counts::default();
-    for Idle { idle_ns, latency_ns, alone_ns, .. } in episodes {
-        let guest_window = guest.window().get();
-        let rest = idle_ns.saturating_sub(guest_window);
+    for Idle { idle_ns, latency_ns, alone_ns, step_ns, .. } in episodes {
+        let (window, guest_poll) = (guest.window().get(), to_a_look(guest.window().get(), step_ns));
+        let rest = idle_ns.saturating_sub(guest_poll);
         let latency_ns = latency_ns.unwrap_or(0);
         let (mut host_window, mut host_poll) = (0, 0);
         let mut late = if rest > 0 { latency_ns } else { 0 };
         if let Some(host) = host.as_mut().filter(|_| rest > 0) {
             host_window = host.window().get();
-            host_poll = host_window.min(alone_ns.saturating_sub(guest_window));
+            host_poll = host_window.min(alone_ns.saturating_sub(guest_poll));
             late = if rest > host_poll { latency_ns } else { 0 };
             host.observe(Outcome::of(Nanos(rest.saturating_add(late))));
         }
-        guest.observe(Outcome::of(Nanos(idle_ns.saturating_add(late))));
-        let window = guest_window.saturating_add(host_window);
+        let seen =
+            if rest > 0 { idle_ns.saturating_add(late) - (guest_poll - window) } else { idle_ns.min(window) };
+        guest.observe(Outcome::of(Nanos(seen)));
+        let window = window.saturating_add(host_window);
         see(Nanos(window));
         counts.episodes += 1;
         counts.idle_ns += u128::from(idle_ns);
-        counts.count_alone(window, idle_ns, guest_window.saturating_add(host_poll));
+        counts.count_poll(window != 0, guest_poll.saturating_add(host_poll), idle_ns);
         counts.exits += u64::from(rest > 0 && rest <= host_poll);
     }
     counts
@@ -607,6 +639,78 @@ mod tests {
                     })
                     .sum();
                 prop_assert_eq!(one_by_one, counts, "{:?}", rule);
+            }
+        }
+    }
+
+    /// A CPU under haltpoll in which a pause takes `relax_ns` and all else is free.
+    struct World {
+        now_ns: u64,
+        wake_ns: u64,
+        relax_ns: u64,
+    }
+
+    impl guest::Environment for World {
+        fn clock(&mut self) -> u64 {
+            self.now_ns
+        }
+
+        fn relax(&mut self) {
+            self.now_ns += self.relax_ns;
+        }
+
+        fn need_resched(&mut self) -> bool {
+            self.now_ns >= self.wake_ns
+        }
+    }
+
+    proptest! {
+        /// The kernel's own polling loop. An idle time is a whole number of pauses, so that it does not end between
+        /// a look for a task and one at the clock.
+        #[test]
+        fn a_poll_ends_at_a_look_at_the_clock(
+            episodes in prop::collection::vec((1u64..20_000, 0u64..30_000), 1..200),
+            relax_ns in 1u64..40,
+            (max, start) in (1u32..300_000, 1u32..60_000),
+            (grow, shrink) in (0u32..4, 0u32..4),
+        ) {
+            let mut setting = Setting::defaults(Layer::Guest, dwell_policy::version::Version::new(6, 18));
+            for (name, value) in [
+                ("guest_halt_poll_ns", max),
+                ("guest_halt_poll_grow_start", start),
+                ("guest_halt_poll_grow", grow),
+                ("guest_halt_poll_shrink", shrink),
+            ] {
+                setting.set(name, value.into()).unwrap();
+            }
+            let params = guest::Params::from(&setting);
+            let mut cpu = guest::Cpu::new(guest::Revision::of(setting.version()).unwrap());
+            let mut player = Rule::Layer(setting).start_late(1).unwrap();
+            // A poll looks at the clock after the 201st pause.
+            player.set_poll_step(Nanos(201 * relax_ns));
+            for (pauses, latency_ns) in episodes {
+                let idle_ns = pauses * relax_ns;
+                let mut world = World { now_ns: 0, wake_ns: idle_ns, relax_ns };
+                let (mut polled_ns, mut polls) = (0, 0);
+                let mut state = cpu.select(i64::MAX).state;
+                if state == guest::State::Poll {
+                    cpu.poll(&mut world, 0);
+                    (polled_ns, polls) = (world.now_ns, 1);
+                    cpu.reflect(&params, state, polled_ns);
+                    state = cpu.select(i64::MAX).state;
+                }
+                let halts = polls == 0 || cpu.expired();
+                if halts {
+                    assert_eq!(state, guest::State::Halt);
+                    cpu.reflect(&params, state, idle_ns.max(polled_ns) - polled_ns + latency_ns);
+                }
+                let did = player.play_late(Nanos(idle_ns), Nanos(latency_ns));
+                // One that ends just then is seen first by the test of the loop in a replay.
+                if polls == 1 && halts && idle_ns == polled_ns {
+                    break;
+                }
+                prop_assert_eq!((did.polls, did.halts), (polls, u64::from(halts)));
+                prop_assert_eq!(did.polled_ns, u128::from(polled_ns));
             }
         }
     }

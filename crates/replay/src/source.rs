@@ -12,7 +12,11 @@ use std::sync::{Arc, OnceLock, mpsc};
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     runs: Vec<Run>,
+    poll_step_ns: u64,
 }
+
+/// Far longer than the time between two looks at the clock of any loop of pauses. A longer one is taken for this.
+pub const LONGEST_POLL_STEP: Nanos = Nanos(1 << 20);
 
 /// Consecutive episodes of one idler.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +30,9 @@ pub struct Run {
     /// For each episode how long a poll may last \[ns\]; empty if all may last to the end of their episodes. See
     /// [`Run::alone_ns`].
     alone_ns: Vec<u64>,
+    /// How long a guest polls between two looks at the clock \[ns\]; 0: a poll ends when its window does. See
+    /// [`Run::poll_step_ns`].
+    poll_step_ns: u64,
     /// For each episode how much later the idler runs if it halts \[ns\]; empty if that is not known of any. See
     /// [`Run::latency_ns`].
     latency_ns: Vec<u64>,
@@ -50,6 +57,13 @@ impl Run {
     #[inline]
     pub fn latency_ns(&self) -> Option<&[u64]> {
         (!self.latency_ns.is_empty()).then_some(self.latency_ns.as_slice())
+    }
+
+    /// How long a guest polls between two looks at the clock \[ns\], at the first of which after its window a poll
+    /// ends: 201 pauses in Linux. 0 where it is not known: then a poll ends with its window.
+    #[inline]
+    pub const fn poll_step_ns(&self) -> u64 {
+        self.poll_step_ns
     }
 
     /// The lengths of the episodes, each with the longest that a poll in it may last \[ns\].
@@ -127,9 +141,16 @@ impl Batch {
         run.push(start_ns, idle_ns, latency_ns, alone_ns);
     }
 
+    /// How long the guests whose episodes these are poll between two looks at the clock, see [`Run::poll_step_ns`].
+    pub fn set_poll_step(&mut self, step: Nanos) {
+        self.poll_step_ns = step.min(LONGEST_POLL_STEP).get();
+        self.runs.iter_mut().for_each(|run| run.poll_step_ns = self.poll_step_ns);
+    }
+
     fn run(&mut self, idler: usize) -> &mut Run {
         while self.runs.len() <= idler {
-            self.runs.push(Run { idler: self.runs.len(), ..Run::default() });
+            let poll_step_ns = self.poll_step_ns;
+            self.runs.push(Run { idler: self.runs.len(), poll_step_ns, ..Run::default() });
         }
         &mut self.runs[idler]
     }
@@ -328,6 +349,13 @@ impl RecordingSource {
         self
     }
 
+    /// How long a recorded guest polls between two looks at the clock; zero where that is not known.
+    pub fn poll_step(&self) -> Nanos {
+        let metadata = self.reader.metadata();
+        let step_ns = metadata.poll_step_ns().filter(|_| metadata.layer == Layer::Guest);
+        Nanos(step_ns.unwrap_or(0))
+    }
+
     /// Whether the end of polls by other tasks is part of the episodes. KVM looks for other tasks while it
     /// polls. haltpoll in a guest cannot see those of the host, which take the vCPU's core while it polls on
     /// by the clock; an event loop does not look for any.
@@ -422,6 +450,7 @@ impl Source for RecordingSource {
         let parts: Vec<Range<u64>> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
         let mut spans = vec![Span::default(); parts.len()];
         let mut batch = Batch::default();
+        batch.set_poll_step(self.poll_step());
         let latencies = self.latencies()?;
         let late = Some(latencies).filter(|latencies| self.is_late(latencies));
         self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
@@ -566,6 +595,7 @@ pub struct Memory {
     episodes: Vec<MemoryEpisode>,
     idlers: usize,
     recorded: Option<TimeRecorded>,
+    poll_step: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -605,6 +635,13 @@ impl Memory {
     #[must_use]
     pub fn recorded(mut self, start_ns: u64, end_ns: u64) -> Memory {
         self.recorded = Some(TimeRecorded { start_ns, end_ns });
+        self
+    }
+
+    /// The same in a guest that polls so long between two looks at the clock, see [`Run::poll_step_ns`].
+    #[must_use]
+    pub fn with_poll_step(mut self, step: Nanos) -> Memory {
+        self.poll_step = step;
         self
     }
 
@@ -684,6 +721,7 @@ impl Source for Memory {
     ) -> Result<Vec<Span>, SourceError> {
         const ROWS: usize = 1 << 16;
         let mut batch = Batch::default();
+        batch.set_poll_step(self.poll_step);
         let at = |row: u64| usize::try_from(row).unwrap_or(usize::MAX).min(self.episodes.len());
         let part = |(number, ends): (usize, &[u64])| {
             let mut span = Span::default();

@@ -152,7 +152,7 @@ impl SegmentPairing {
             Some(name) => format!("{name}/{tid}"),
             None => tid.to_string(),
         };
-        Segments { tasks: self.tids.iter().map(name).collect(), rows }
+        Segments { tasks: self.tids.iter().map(name).collect(), rows, poll_step_ns: 0 }
     }
 }
 

@@ -52,6 +52,9 @@ impl Prices {
         self.bank.restart();
         let mut feed = |most: usize| {
             self.batch.clear();
+            // All are of one machine.
+            let step_ns = idlers.iter().flatten().next().map_or(0, |episode| episode.poll_step_ns);
+            self.batch.set_poll_step(Nanos(step_ns.into()));
             for (idler, all) in idlers.iter().enumerate() {
                 let episodes = all.iter().take(most);
                 episodes.for_each(|episode| {
@@ -88,7 +91,8 @@ pub(crate) fn play_all(player: &mut Player, episodes: &[Episode]) -> Counts {
 }
 
 pub(crate) fn play(player: &mut Player, episode: Episode) -> Counts {
-    let Episode { busy_ns, idle_ns, alone_ns, .. } = episode;
+    let Episode { busy_ns, idle_ns, alone_ns, poll_step_ns, .. } = episode;
+    player.set_poll_step(Nanos(poll_step_ns.into()));
     player.play_all_late(std::iter::once((busy_ns, idle_ns, alone_ns)), episode.late())
 }
 

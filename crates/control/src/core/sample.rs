@@ -22,12 +22,15 @@ pub struct Episode {
     /// The wakeup latency, if the idler halted: how long after the end of the episode it ran again \[ns\].
     /// `None` where it polled, or that is not known.
     pub latency_ns: Option<u64>,
+    /// How long a guest polls between two looks at the clock \[ns\], at the first of which after its window a poll ends;
+    /// 0 where that is not known: then a poll ends with its window.
+    pub poll_step_ns: u32,
 }
 
 impl Episode {
     /// An episode of this length \[ns\] which no other task cuts short.
     pub const fn of(idle_ns: u64) -> Episode {
-        Episode { idle_ns, alone_ns: u64::MAX, busy_ns: 0, latency_ns: None }
+        Episode { idle_ns, alone_ns: u64::MAX, busy_ns: 0, latency_ns: None, poll_step_ns: 0 }
     }
 
     /// The wakeup latency, where one was recorded or assumed.

@@ -9,6 +9,7 @@ use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Target, now_ns};
 use dwell_knobs::lease::Lease;
+use dwell_machine::polling::poll_step;
 use dwell_machine::threads::context_switches;
 use dwell_machine::{Machine, Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
@@ -143,6 +144,10 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
         burst: Duration::from_nanos(burst.get()),
         late: if counters == Counted::DwellIdle { latency.assumed() } else { Nanos::ZERO },
         measures: latency != WakeupLatency::Given(latency.assumed()),
+        poll_step_ns: match counters {
+            Counted::Cpuidle => poll_step().and_then(|step| u32::try_from(step.get()).ok()).unwrap_or(0),
+            Counted::DwellIdle => 0,
+        },
         halt_cost,
         counters,
         bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
@@ -297,6 +302,8 @@ pub(super) struct Guest {
     /// Whether the wakeup latency is that of the recorded halts.
     measures: bool,
     halt_cost: Nanos,
+    /// See [`Episode`].
+    poll_step_ns: u32,
     counters: Counted,
     bursts: Bursts,
     /// The counters of cpuidle when they were last read.
@@ -468,7 +475,8 @@ impl Guest {
         if since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
             return Ok(vec![]);
         }
-        let found = Found { late: self.late, measures: self.measures, ..Found::default() };
+        let Guest { late, measures, poll_step_ns, .. } = *self;
+        let found = Found { late, measures, poll_step_ns, ..Found::default() };
         let mut burst = Burst { machine, counters: self.counters, found, begun: None, ended: None };
         self.bursts.watch(&online(machine), self.burst, &mut burst).context(CANNOT_RECORD)?;
         let Burst { found, begun: Some((switches_before, begun)), ended: Some((switches, ended)), .. } =
@@ -526,6 +534,7 @@ struct Found {
     cpus: BTreeMap<u32, Vec<(u64, Episode)>>,
     late: Nanos,
     measures: bool,
+    poll_step_ns: u32,
 }
 
 impl Found {
@@ -538,7 +547,8 @@ impl Found {
         let latency_ns = (halted && self.measures).then(|| episode.wake_latency_ns.unwrap_or(0));
         let idle_ns = episode.idle_ns.saturating_sub(late_ns);
         let ended_ns = episode.start_ns.saturating_add(episode.idle_ns);
-        all.push((ended_ns, Episode { busy_ns, latency_ns, ..Episode::of(idle_ns) }));
+        let poll_step_ns = self.poll_step_ns;
+        all.push((ended_ns, Episode { busy_ns, latency_ns, poll_step_ns, ..Episode::of(idle_ns) }));
     }
 
     /// Of each CPU what was counted in the burst, with the episodes that ended while it was: before and

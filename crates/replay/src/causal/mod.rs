@@ -93,7 +93,8 @@ impl Program {
         until_ns: Option<u64>,
         see: impl FnMut(u32, u64, Option<bool>),
     ) -> Result<Outcome, RuleError> {
-        let player = rule.start_late(1)?;
+        let mut player = rule.start_late(1)?;
+        player.set_poll_step(self.poll_step);
         Ok(Run::new(self, &player, latency, see).to(until_ns))
     }
 }

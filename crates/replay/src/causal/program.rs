@@ -1,6 +1,7 @@
 //! Segments as a program to replay: without what the recorded setting added to them.
 
 use super::{Constants, External};
+use dwell_policy::Nanos;
 use dwell_recording::{Cause, Segments};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,6 +18,7 @@ pub struct Program {
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
     pub(super) constants: Constants,
+    pub(super) poll_step: Nanos,
     leading: Vec<u32>,
 }
 
@@ -104,6 +106,7 @@ impl Program {
             begin_ns: rows.iter().map(|row| row.start_ns).min().unwrap_or(0),
             end_ns: rows.iter().map(|row| row.end_ns()).max().unwrap_or(0),
             constants,
+            poll_step: Nanos(segments.poll_step_ns),
             leading: vec![],
         };
         let mut wakeups: Vec<(u32, Wakeup)> = vec![];

@@ -27,7 +27,7 @@ fn rules() -> [Rule; 7] {
 }
 
 fn segments(tasks: usize, rows: Vec<Segment>) -> Segments {
-    Segments { tasks: (0..tasks).map(|task| format!("task{task}")).collect(), rows }
+    Segments { tasks: (0..tasks).map(|task| format!("task{task}")).collect(), rows, ..Segments::default() }
 }
 
 /// Starts of all segments.

@@ -83,6 +83,9 @@ pub(super) struct Kernels {
     apart: [[[[Apart; 2]; 3]; 3]; 2],
     /// For the host's rule where other tasks cut polls short: by growth, and by whether all divisions are shifts.
     contended: [[Apart; 2]; 3],
+    /// For the guest's rule where a poll ends at a look at the clock, with latencies or without: by whether it is that
+    /// of 5.4, by growth, and by whether all divisions are shifts.
+    stepped: [[[Apart; 2]; 3]; 2],
     /// By rule, by growth: of [`Growth::Shift`] and [`Growth::Raise`] whose windows above zero grow past `start`, and
     /// of all others; and by whether all divisions are shifts.
     together: [[[[Together; 2]; 3]; 2]; 2],
@@ -111,6 +114,14 @@ impl Kernels {
     /// Runs a group of any lanes of the host's rule over a segment in which other tasks cut polls short.
     pub(super) fn contended(&self, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
         let kernel = self.contended[group.growth as usize][usize::from(group.shifts)];
+        // SAFETY: as above.
+        unsafe { kernel(segment, idler, group) }
+    }
+
+    /// Runs a group of any lanes of the guest's rule whose polls end at looks at the clock.
+    pub(super) fn stepped(&self, learns: Learns, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
+        let kernels = &self.stepped[usize::from(learns == Learns::HaltMicros)];
+        let kernel = kernels[group.growth as usize][usize::from(group.shifts)];
         // SAFETY: as above.
         unsafe { kernel(segment, idler, group) }
     }
@@ -157,17 +168,17 @@ macro_rules! all_apart {
     ($late:tt) => {
         [
             [
-                by_division!(run_apart, false, $late, false, false, true, true),
-                by_division!(run_apart, false, $late, false, false, false, true),
-                by_division!(run_apart, false, $late, false, false, false, false),
+                by_division!(run_apart, false, false, $late, false, false, true, true),
+                by_division!(run_apart, false, false, $late, false, false, false, true),
+                by_division!(run_apart, false, false, $late, false, false, false, false),
             ],
             [
-                by_division!(run_apart, false, $late, true, false, true, true),
-                by_division!(run_apart, false, $late, true, false, false, true),
-                by_division!(run_apart, false, $late, true, false, false, false),
+                by_division!(run_apart, false, false, $late, true, false, true, true),
+                by_division!(run_apart, false, false, $late, true, false, false, true),
+                by_division!(run_apart, false, false, $late, true, false, false, false),
             ],
             // The division by a thousand dwarfs the growth.
-            [by_division!(run_apart, false, $late, true, true, false, false); 3],
+            [by_division!(run_apart, false, false, $late, true, true, false, false); 3],
         ]
     };
 }
@@ -201,9 +212,17 @@ macro_rules! kernels {
                 find_ranges: [ranges::<false>, ranges::<true>],
                 apart: [all_apart!(false), all_apart!(true)],
                 contended: [
-                    by_division!(run_apart, true, true, false, false, true, true),
-                    by_division!(run_apart, true, true, false, false, false, true),
-                    by_division!(run_apart, true, true, false, false, false, false),
+                    by_division!(run_apart, false, true, true, false, false, true, true),
+                    by_division!(run_apart, false, true, true, false, false, false, true),
+                    by_division!(run_apart, false, true, true, false, false, false, false),
+                ],
+                stepped: [
+                    [
+                        by_division!(run_apart, true, false, true, true, false, true, true),
+                        by_division!(run_apart, true, false, true, true, false, false, true),
+                        by_division!(run_apart, true, false, true, true, false, false, false),
+                    ],
+                    [by_division!(run_apart, true, false, true, true, true, false, false); 3],
                 ],
                 together: [all_together!(false), all_together!(true)],
             };
@@ -220,13 +239,13 @@ macro_rules! kernels {
             }
 
             $(#[$feature])?
-            unsafe fn run_apart<const CONTENDED: bool, const LATE: bool, const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
+            unsafe fn run_apart<const STEPPED: bool, const CONTENDED: bool, const LATE: bool, const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
                 segment: Segment<'_>,
                 idler: usize,
                 group: &mut LaneGroup,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { apart::<$lanes, $apart, CONTENDED, LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(segment, idler, group) }
+                unsafe { apart::<$lanes, $apart, CONTENDED, LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS, STEPPED>(segment, idler, group) }
             }
 
             $(#[$feature])?

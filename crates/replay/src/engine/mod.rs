@@ -131,8 +131,8 @@ struct Task {
     learns: Learns,
     /// Whether the lanes of a group can run together.
     together: bool,
-    /// Episodes of a part of a segment: as many as can be polled without leaving 32 bits.
-    part: usize,
+    /// The longest maximum \[ns\].
+    max: u32,
     groups: Vec<LaneGroup>,
     ranges: Ranges,
 }
@@ -216,7 +216,7 @@ impl Engine {
                     Kind::GuestMicros => Learns::HaltMicros,
                 },
                 together,
-                part: part_under(settings.iter().map(|lane| lane.max).max().unwrap_or(0)),
+                max: settings.iter().map(|lane| lane.max).max().unwrap_or(0),
                 groups: settings.chunks(capacity).map(|lanes| LaneGroup::new(lanes, capacity)).collect(),
                 ranges: Ranges::default(),
             });
@@ -305,7 +305,9 @@ impl Task {
                 if segment.instant > 0 {
                     self.groups.iter_mut().for_each(|group| group.count_instant(idler, segment.instant));
                 }
-                segment.parts(self.part).for_each(|part| self.feed_part(kernels, part, idler));
+                // Episodes of a part: as many as can be polled without leaving 32 bits.
+                let part = part_under(self.max + segment.step);
+                segment.parts(part).for_each(|part| self.feed_part(kernels, part, idler));
             }
         }
     }
@@ -314,6 +316,10 @@ impl Task {
         // A guest cannot see the other tasks of its host's core.
         if self.learns == Learns::Episode && !part.alone.is_empty() {
             self.groups.iter_mut().for_each(|group| kernels.contended(part, idler, group));
+            return;
+        }
+        if self.learns != Learns::Episode && part.step > 0 {
+            self.groups.iter_mut().for_each(|group| kernels.stepped(self.learns, part, idler, group));
             return;
         }
         let mut found = None;

@@ -26,6 +26,8 @@ pub(super) struct Segments {
     learned: Vec<i32>,
     /// For each length the time alone \[ns\], or [`TO_THE_END`]; empty if no episode of the run was cut short.
     alone: Vec<i32>,
+    /// How long a guest polls between two looks at the clock \[ns\]; 0: a poll ends with its window.
+    step: u32,
     cuts: Vec<Cut>,
 }
 
@@ -56,12 +58,15 @@ pub(super) struct Segment<'a> {
     /// For each length the time after which another task wanted the core \[ns\], or [`TO_THE_END`]; empty if
     /// none did in any episode of the segment.
     pub(super) alone: &'a [i32],
+    /// See [`Segments`].
+    pub(super) step: u32,
 }
 
 impl Segments {
     /// Replaces what was there.
     pub(super) fn fill(&mut self, run: &Run) {
         self.idler = run.idler;
+        self.step = u32::try_from(run.poll_step_ns()).unwrap_or(0);
         self.alone.clear();
         self.learned.clear();
         self.lengths.clear();
@@ -121,6 +126,7 @@ impl Segments {
                 block_max: &self.block_max[blocks.clone()],
                 block_sum: &self.block_sum[blocks],
                 alone: if cut.contended { &self.alone[cut.from..cut.to] } else { &[] },
+                step: self.step,
             }
         })
     }
@@ -146,6 +152,7 @@ impl<'a> Segment<'a> {
                 block_max,
                 block_sum,
                 alone: of_part(self.alone, part),
+                step: self.step,
             },
         )
     }

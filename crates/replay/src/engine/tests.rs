@@ -94,7 +94,11 @@ fn every_small_setting_agrees_on_every_short_stream() {
     // And one idler through all of them, also with so few settings of a maximum that they go with those of others.
     let one: Vec<u64> = (0..words).flat_map(|word| (0..4).map(move |i| letter(word, i))).collect();
     let late = one.iter().enumerate().map(|(i, &idle)| (0, idle, Some([0, 1, 5, 3][i % 4]), None));
-    same_as_scalar(&rules, &Memory::late(late), &[7_777]);
+    let late = Memory::late(late);
+    same_as_scalar(&rules, &late, &[7_777]);
+    for step in 1..4 {
+        same_as_scalar(&rules, &late.clone().with_poll_step(Nanos(step)), &[7_777]);
+    }
     let one = Memory::of_one(&one);
     same_as_scalar(&rules, &one, &[7_777]);
     for first in 0..rules.len() / 8 {
@@ -154,7 +158,9 @@ fn grids_agree_on_long_streams_of_every_kind() {
         }
     }
     let cuts = [3, 11_111, 11_112, 20_000];
-    same_as_scalar(&rules, &Memory::new(episodes.iter().copied()), &cuts);
+    let plain = Memory::new(episodes.iter().copied());
+    same_as_scalar(&rules, &plain, &cuts);
+    same_as_scalar(&rules, &plain.with_poll_step(Nanos(4_950)), &cuts);
     // Latencies of a few us, some far longer, and none in a part.
     let late = episodes.into_iter().enumerate().map(|(place, (idler, idle))| {
         let latency = match next() % 50 {
@@ -164,7 +170,9 @@ fn grids_agree_on_long_streams_of_every_kind() {
         };
         (idler, idle, (place < 26_000).then_some(latency), None)
     });
-    same_as_scalar(&rules, &Memory::late(late), &cuts);
+    let late = Memory::late(late);
+    same_as_scalar(&rules, &late, &cuts);
+    same_as_scalar(&rules, &late.with_poll_step(Nanos(4_950)), &cuts);
 }
 
 /// Values that a parameter of 32 bits may have, the odd ones above all.
@@ -185,7 +193,8 @@ fn number() -> impl Strategy<Value = u32> {
             199_999,
             200_000,
             200_001,
-            (1 << 27) - 1,
+            (1 << 27) - (1 << 20) - 1,
+            (1 << 27) - (1 << 20),
             1 << 27,
             1 << 30,
             i32::MAX.cast_unsigned(),
@@ -271,6 +280,11 @@ fn latency(rules: &[Rule]) -> impl Strategy<Value = u64> + use<> {
     prop_oneof![4 => 0u64..20_000, 2 => 0u64..4, 2 => around, 1 => any::<u64>()]
 }
 
+/// Times between two looks at the clock: none, and any.
+fn step() -> impl Strategy<Value = Nanos> {
+    prop_oneof![2 => Just(0), 1 => 1u64..5, 3 => 1u64..20_000, 1 => any::<u64>()].prop_map(Nanos)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
@@ -284,6 +298,7 @@ proptest! {
         cuts in prop::collection::vec(0u64..2_000, 0..4),
         // None, some or all episodes are contended; the same latency comes several times in a row, or not.
         (contended, share) in (prop_oneof![Just(0usize), Just(50), Just(1)], 1usize..7),
+        step in step(),
     ) {
         let mut cuts = cuts;
         cuts.sort_unstable();
@@ -293,7 +308,7 @@ proptest! {
         });
         let mut rules = rules;
         rules.extend([Rule::Never, Rule::Always, Rule::Fixed(Nanos(20_000))]);
-        same_as_scalar(&rules, &Memory::late(all), &cuts);
+        same_as_scalar(&rules, &Memory::late(all).with_poll_step(step), &cuts);
     }
 
     #[test]
@@ -321,10 +336,10 @@ proptest! {
     #[test]
     fn engine_is_the_scalar_replay(
         (rules, episodes) in rules().prop_flat_map(|rules| { let e = episodes(&rules); (Just(rules), e) }),
-        cuts in prop::collection::vec(0u64..2_000, 0..4),
+        cuts in prop::collection::vec(0u64..2_000, 0..4), step in step(),
     ) {
         let mut cuts = cuts;
         cuts.sort_unstable();
-        same_as_scalar(&rules, &Memory::new(episodes), &cuts);
+        same_as_scalar(&rules, &Memory::new(episodes).with_poll_step(step), &cuts);
     }
 }

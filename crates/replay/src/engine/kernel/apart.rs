@@ -3,14 +3,15 @@
 use super::super::group::LaneGroup;
 use super::super::lanes::Lanes;
 use super::super::segment::{Segment, TO_THE_END};
-use super::settings::Settings;
+use super::settings::{Looks, Settings};
 use super::{Tallies, store, vectors};
 
 /// The lanes may have any maximum each: every episode takes every operation in every lane. `V` vectors at a time.
 ///
 /// `CONTENDED`: of each episode the time alone is known. One that another task cut short halts in all lanes,
 /// and polls no longer than the time alone; what a lane learns from it does not change, as the rule looks at
-/// the length of the episode. `LATE`: an episode that halts is learned for a longer one.
+/// the length of the episode. `LATE`: an episode that halts is learned for a longer one. `STEPPED`: a poll ends at
+/// the first look at the clock after its window.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
@@ -25,6 +26,7 @@ pub(in super::super) unsafe fn apart<
     const GROWS_BY_SHIFT: bool,
     const RAISES: bool,
     const SHIFTS: bool,
+    const STEPPED: bool,
 >(
     segment: Segment<'_>,
     idler: usize,
@@ -42,6 +44,7 @@ pub(in super::super) unsafe fn apart<
             let mut q: [L; V] = vectors(group.windows(idler), at);
             let mut tallies = Tallies::new(&q);
             let settings = Settings::<L>::of(group, at, V * L::WIDTH);
+            let looks = Looks::of(segment.step);
             for (episode, &length) in segment.lengths.iter().enumerate() {
                 let x = L::splat(length);
                 settings.forget();
@@ -53,8 +56,9 @@ pub(in super::super) unsafe fn apart<
                 // One that is cut short is always learned for the longer.
                 let outlasting = if LATE && cut_short { y } else { x };
                 for (v, q) in q.iter_mut().enumerate() {
-                    let step = settings
-                        .step::<LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS>(v, outlasting, y, *q);
+                    let step = settings.step::<LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS, STEPPED>(
+                        v, outlasting, y, *q, looks,
+                    );
                     if cut_short {
                         tallies.polled[v] = tallies.polled[v].add(longest_poll.min(*q));
                     } else {

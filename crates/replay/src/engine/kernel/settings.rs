@@ -29,6 +29,45 @@ pub(super) struct Step<L: Lanes> {
     pub(super) kept: L::Mask,
 }
 
+/// Looks at the clock, at the first of which after its window a poll ends.
+#[derive(Clone, Copy)]
+pub(super) struct Looks<L> {
+    step: L,
+    /// Divide by the step.
+    factor: L,
+    bits: L,
+}
+
+impl<L: Lanes> Looks<L> {
+    /// So far apart \[ns\].
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `L`.
+    #[inline(always)]
+    pub(super) unsafe fn of(step: u32) -> Self {
+        let (factor, bits) = reciprocal(step);
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            Looks {
+                step: L::splat(step.cast_signed()),
+                factor: L::splat(factor.cast_signed()),
+                bits: L::splat(bits.cast_signed()),
+            }
+        }
+    }
+
+    /// How long a poll of a window lasts.
+    ///
+    /// # Safety
+    /// As [`Looks::of`].
+    #[inline(always)]
+    unsafe fn poll(self, window: L) -> L {
+        let whole = window.mul_shr(self.factor, self.bits).mul(self.step);
+        // SAFETY: the caller vouches for it.
+        whole.add(self.step).keep(window.gt(unsafe { L::splat(0) }))
+    }
+}
+
 impl<L: Lanes> Settings<L> {
     /// The settings from lane `at` on.
     ///
@@ -147,7 +186,7 @@ impl<L: Lanes> Settings<L> {
     /// An episode of any length `x` under windows that are not longer than their maximum. `LATE`: where it halts,
     /// it is learned for one of length `y`, which is no shorter; else `y` is `x`.
     ///
-    /// `RAISES`: no growth ends below the window that it began from.
+    /// `RAISES`: no growth ends below the window that it began from. `STEPPED`: a poll ends at one of the `looks`.
     ///
     /// # Safety
     /// See [`Settings::max`].
@@ -159,17 +198,20 @@ impl<L: Lanes> Settings<L> {
         const GROWS_BY_SHIFT: bool,
         const RAISES: bool,
         const SHIFTS: bool,
+        const STEPPED: bool,
     >(
         self,
         v: usize,
         x: L,
         y: L,
         window: L,
+        looks: Looks<L>,
     ) -> Step<L> {
         // SAFETY: the caller vouches for it.
         unsafe {
             let max = self.max(v);
-            let halted = x.gt(window);
+            let poll = if STEPPED { looks.poll(window) } else { window };
+            let halted = x.gt(poll);
             // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with a latency
             // `halted` sees to that, and with microseconds, since the division takes `t` for a large number.
             let y = if LATE { y } else { x };
@@ -183,12 +225,12 @@ impl<L: Lanes> Settings<L> {
             if MICROS {
                 let (factor, bits) = const { reciprocal(1_000) };
                 let micros =
-                    y.sub(window).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
+                    y.sub(poll).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
                 let t = micros.mul(L::splat(1_000));
                 shrinks = L::both(halted, t.gt(max));
                 grows = L::without(L::both(halted, t.gt(window)), shrinks);
             } else if GUEST {
-                let t = y.sub(window);
+                let t = y.sub(poll);
                 shrinks = if_late!(t.gt(max));
                 grows = L::without(if_late!(t.gt(window)), shrinks);
             } else {
@@ -208,7 +250,7 @@ impl<L: Lanes> Settings<L> {
                 window.replace(grows, grown).replace(shrinks, divided)
             };
             let (next, kept) = self.floored(v, next);
-            Step { window: next, polled: x.min(window), halted, kept }
+            Step { window: next, polled: x.min(poll), halted, kept }
         }
     }
 }

@@ -4,7 +4,7 @@ use super::super::group::LaneGroup;
 use super::super::lanes::Lanes;
 use super::super::segment::{BLOCK, Segment};
 use super::ranges::{Ranges, limits};
-use super::settings::Settings;
+use super::settings::{Looks, Settings};
 use super::{Tallies, store, vectors};
 
 /// The lanes agree which episodes are small and which are big, and only those between, as long as one of the maxima,
@@ -150,8 +150,13 @@ pub(in super::super) unsafe fn together<
                     let (x, y) = (L::splat(length), L::splat(late));
                     for v in 0..V {
                         let p = q[v].min(settings.max(v));
-                        let step =
-                            settings.step::<LATE, GUEST, false, GROWS_BY_SHIFT, true, SHIFTS>(v, x, y, p);
+                        let step = settings.step::<LATE, GUEST, false, GROWS_BY_SHIFT, true, SHIFTS, false>(
+                            v,
+                            x,
+                            y,
+                            p,
+                            Looks::of(0),
+                        );
                         tallies.halts[v] = tallies.halts[v].count(step.halted);
                         tallies.polled[v] = tallies.polled[v].add(step.polled);
                         tallies.kept[v] = tallies.kept[v].count(step.kept);
