@@ -11,13 +11,19 @@
 //! * in the reader: the CPU time of taking the events out and decoding them, per event.
 //!
 //! It would be surprising if BPF cost the traced threads more than perf.
+//!
+//! And what does it cost to record causes? Two threads on two CPUs wake each other under `dwell record guest`, with causes
+//! and without: the CPU time of the threads above that without a recorder, and that of the recorder, its file included,
+//! per wakeup and per event. It would be surprising if an event cost more with causes than without.
 
 use dwell_capture::probe::{Probe, Trace};
 use dwell_capture::tracefs::Tracefs;
+use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
 use dwell_machine::{Sysroot, cpu};
 use dwell_trace::event::{EventKind, TracepointKind};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +64,79 @@ fn main() {
         }
     }
     print(&costs, rounds, wakings);
+    if load_on == reader_on {
+        return println!("SKIP one CPU only: causes");
+    }
+    unpin(&cpus);
+    if let Err(error) = causes(rounds, wakings, [reader_on, load_on]) {
+        println!("SKIP {error}: causes");
+    }
+}
+
+/// The CPU time of the load, and of its recorder with and without causes.
+fn causes(rounds: u64, wakings: u64, on: [u32; 2]) -> Result<(), String> {
+    let mut costs: [Vec<[f64; 4]>; 2] = [vec![], vec![]];
+    for round in 0..rounds {
+        let base = load(wakings, on) as f64 / wakings as f64;
+        for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let (threads, recorder, events) = recorded(wakings, on, which == 1)?;
+            let (more, events) = (threads as f64 / wakings as f64 - base, events as f64);
+            let recorder = recorder as f64;
+            let of_events = wakings as f64 / events;
+            costs[which].push([more, recorder / wakings as f64, more * of_events, recorder / events]);
+        }
+    }
+    println!("{rounds} rounds of {wakings} wakeups between two CPUs");
+    println!(
+        "| recorder | threads, ns/wakeup | recorder, ns/wakeup | threads, ns/event | recorder, ns/event |"
+    );
+    println!("|---|---|---|---|---|");
+    for (costs, name) in costs.iter().zip(["without causes", "with causes"]) {
+        let column = |column: usize| {
+            let mut values: Vec<f64> = costs.iter().map(|cost| cost[column]).collect();
+            values.sort_by(f64::total_cmp);
+            range(&values)
+        };
+        println!("| {name} | {} | {} | {} | {} |", column(0), column(1), column(2), column(3));
+    }
+    Ok(())
+}
+
+/// The CPU time of the load and of its recorder \[ns\], and the events recorded.
+fn recorded(wakings: u64, on: [u32; 2], causes: bool) -> Result<(u64, u64, u64), String> {
+    let target = Target::Guest { source: GuestSource::Auto, causes };
+    let recorder = Recorder::open(target, None).map_err(|error| error.to_string())?;
+    let (stop, begins) = (AtomicBool::new(false), AtomicBool::new(false));
+    let before = process_cpu_ns();
+    let (threads, summary) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            while !begins.load(Ordering::Relaxed) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let threads = load(wakings, on);
+            stop.store(true, Ordering::Relaxed);
+            threads
+        });
+        let until = Until { duration: None, stop: &stop };
+        let recorded = recorder.to_memory(&until, &mut Begun(&begins));
+        stop.store(true, Ordering::Relaxed);
+        begins.store(true, Ordering::Relaxed);
+        (load.join().expect("the load runs"), recorded)
+    });
+    let all = process_cpu_ns() - before;
+    let (summary, _) = summary.map_err(|error| error.to_string())?;
+    if summary.status.lost > 0 {
+        return Err(format!("{} events were lost", summary.status.lost));
+    }
+    Ok((threads, all.saturating_sub(threads), summary.status.events))
+}
+
+struct Begun<'a>(&'a AtomicBool);
+
+impl Observer for Begun<'_> {
+    fn status(&mut self, _: &Status) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn measure(machine: &Sysroot, tracer: Tracer, wakings: u64, on: u32) -> Result<Cost, String> {
@@ -74,7 +153,7 @@ fn measure(machine: &Sysroot, tracer: Tracer, wakings: u64, on: u32) -> Result<C
     if let Some(trace) = &mut trace {
         trace.enable().map_err(|error| text(&error))?;
     }
-    let threads = load(wakings, on) as f64 / wakings as f64;
+    let threads = load(wakings, [on, on]) as f64 / wakings as f64;
     let Some(trace) = &mut trace else { return Ok(Cost { threads, reader: 0.0 }) };
     trace.disable().map_err(|error| text(&error))?;
     let (begun, mut events) = (cpu_ns(), 0u64);
@@ -90,8 +169,8 @@ fn measure(machine: &Sysroot, tracer: Tracer, wakings: u64, on: u32) -> Result<C
 }
 
 /// The CPU time of two threads that wake each other so many times \[ns\].
-fn load(wakings: u64, on: u32) -> u64 {
-    let half = |mine: Receiver<()>, other: SyncSender<()>| {
+fn load(wakings: u64, on: [u32; 2]) -> u64 {
+    let half = |mine: Receiver<()>, other: SyncSender<()>, on: u32| {
         move || {
             pin(on);
             let begun = cpu_ns();
@@ -108,7 +187,8 @@ fn load(wakings: u64, on: u32) -> u64 {
     to_first.send(()).expect("the receiver is there");
     // The last token is left where it is.
     let keep = (to_first.clone(), to_second.clone());
-    let threads = [std::thread::spawn(half(first, to_second)), std::thread::spawn(half(second, to_first))];
+    let first = std::thread::spawn(half(first, to_second, on[0]));
+    let threads = [first, std::thread::spawn(half(second, to_first, on[1]))];
     let used = threads.map(|thread| thread.join().expect("the load runs"));
     drop(keep);
     used.iter().sum()
@@ -120,8 +200,22 @@ fn pin(cpu: u32) {
     sched_setaffinity(None, &set).expect("an online CPU");
 }
 
+fn unpin(cpus: &[u32]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu as usize));
+    sched_setaffinity(None, &set).expect("online CPUs");
+}
+
 fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    used_ns(ClockId::ThreadCPUTime)
+}
+
+fn process_cpu_ns() -> u64 {
+    used_ns(ClockId::ProcessCPUTime)
+}
+
+fn used_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
 }
 

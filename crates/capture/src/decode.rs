@@ -27,7 +27,7 @@ enum Layout {
     GuestHaltPoll { new: At, old: At },
     DwellIdle { window: At, halted: At },
     Reflect { state: At, residency: At, limit: At },
-    Switch { prev: At, prev_state: Option<At>, next: At },
+    Switch { prev: At, preempt: Option<At>, prev_state: Option<At>, next: At },
     Wakeup { woken: At, target: At },
     Migrate { task: At, from: At, to: At },
     Waking { woken: At, target: At },
@@ -105,6 +105,7 @@ impl Decoder {
             },
             TracepointKind::Switch | TracepointKind::ContextSwitch => Layout::Switch {
                 prev: at("prev_pid")?,
+                preempt: format.at("preempt"),
                 prev_state: format.at("prev_state"),
                 next: at("next_pid")?,
             },
@@ -189,11 +190,15 @@ impl Decoder {
                 residency_ns: residency.read(raw)?,
                 limit_ns: limit.read(raw)?,
             },
-            Layout::Switch { prev, prev_state, next } => EventKind::Switch {
+            Layout::Switch { prev, preempt, prev_state, next } => EventKind::Switch {
                 prev: prev.read_i32(raw)?,
-                prev_runnable: match prev_state {
-                    Some(state) => Some(state.read(raw)? & SLEEP_STATES == 0),
-                    None => None,
+                prev_runnable: match (preempt, prev_state) {
+                    // A BPF program gets the state as the scheduler has it: 0 is runnable.
+                    (Some(preempt), Some(state)) => {
+                        Some(preempt.read(raw)? & 0xff != 0 || state.read(raw)? == 0)
+                    }
+                    (None, Some(state)) => Some(state.read(raw)? & SLEEP_STATES == 0),
+                    (_, None) => None,
                 },
                 next: next.read_i32(raw)?,
             },

@@ -1,6 +1,7 @@
 //! Names of processes and threads, out of `/proc`.
 
 use dwell_machine::{Machine, holds_vm, process};
+use dwell_trace::event::Event;
 use dwell_trace::pairing::Names;
 use std::sync::Arc;
 
@@ -23,7 +24,11 @@ impl Names for ProcNames {
     }
 
     fn thread(&mut self, pid: i32, tid: i32) -> Option<String> {
-        self.machine.text(&format!("/proc/{pid}/task/{tid}/comm"))
+        match pid {
+            // Whatever the process, `/proc` has its threads by their number too.
+            Event::UNKNOWN_ID => self.machine.text(&format!("/proc/{tid}/comm")),
+            _ => self.machine.text(&format!("/proc/{pid}/task/{tid}/comm")),
+        }
     }
 }
 

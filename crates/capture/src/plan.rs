@@ -9,6 +9,7 @@ use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel, process};
 use dwell_policy::arch::Arch;
 use dwell_policy::host;
+use dwell_trace::causes::WithCauses;
 use dwell_trace::contention::Contention;
 use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
@@ -26,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) pairing: Box<dyn Pairing>,
     /// Of the CPUs of this machine, what shows that they idle.
     pub(crate) source: Option<GuestSource>,
+    /// Whether causes are recorded.
+    pub(crate) causes: bool,
     /// The probes, if they are read through BPF.
     pub(crate) trace: Option<Trace>,
     /// What reads the probes and why, for the metadata.
@@ -35,7 +38,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Read through perf's rings.
     pub(crate) fn through_perf(probes: Vec<Probe>, pairing: Box<dyn Pairing>) -> Plan {
-        Plan { probes, pairing, source: None, trace: None, tracing: json!({ "by": "perf" }) }
+        Plan { probes, pairing, source: None, causes: false, trace: None, tracing: json!({ "by": "perf" }) }
     }
 }
 
@@ -57,7 +60,7 @@ pub(crate) fn plan(
             }
             Plan::through_perf(probes, Box::new(pairing))
         }
-        Target::Guest { source } => guest(&**system, tracefs, *source)?,
+        Target::Guest { source, causes } => guest(system, tracefs, *source, *causes)?,
         Target::Thread { pid, .. } => {
             let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
             Plan::through_perf(thread_probes(&**system, tracefs), Box::new(pairing))
@@ -152,17 +155,22 @@ fn thread_probes(system: &dyn System, tracefs: &Tracefs) -> Vec<Probe> {
 }
 
 /// Decides on a source and what it takes.
-fn guest(system: &dyn System, tracefs: &Tracefs, asked: GuestSource) -> Result<Plan, RecordError> {
+fn guest(
+    system: &Arc<dyn System>,
+    tracefs: &Tracefs,
+    asked: GuestSource,
+    causes: bool,
+) -> Result<Plan, RecordError> {
     let (mut source, silent) = match asked {
-        GuestSource::Auto | GuestSource::Perf => detect(system, tracefs)?,
+        GuestSource::Auto | GuestSource::Perf => detect(&**system, tracefs)?,
         _ => (asked, vec![]),
     };
     let mut tracing = json!({ "by": "perf" });
     // No BPF program reads the tracepoint of the driver dwell_idle, from which its windows come.
-    let has_own_driver = tracefs.has(system, &TracepointKind::DwellIdle.to_string());
+    let has_own_driver = tracefs.has(&**system, &TracepointKind::DwellIdle.to_string());
     if asked == GuestSource::Auto && source == GuestSource::Switch && !has_own_driver {
         // perf misses CPUs; what BPF sees of them is worth more than their switches.
-        match Trace::open_bpf(system, &guest_probes(GuestSource::Bpf)) {
+        match Trace::open_bpf(&**system, &guest_probes(GuestSource::Bpf, causes)) {
             Ok(trace) => {
                 let why =
                     json!({ "by": "bpf", "because": "perf gets nothing from the idle task of some CPUs" });
@@ -172,42 +180,54 @@ fn guest(system: &dyn System, tracefs: &Tracefs, asked: GuestSource) -> Result<P
         }
     }
     if source == GuestSource::Bpf {
-        let trace = Trace::open_bpf(system, &guest_probes(source))?;
+        let trace = Trace::open_bpf(&**system, &guest_probes(source, causes))?;
         return Ok(through_bpf(system, trace, silent, json!({ "by": "bpf" })));
     }
     if source != GuestSource::CpuIdle {
         source = GuestSource::Switch;
     }
-    let pairing = Box::new(pairing(system, source, silent));
-    let perf = Plan::through_perf(guest_probes(source), pairing);
-    Ok(Plan { source: Some(source), tracing, ..perf })
+    let causes = causes
+        && source == GuestSource::CpuIdle
+        && tracefs.has(&**system, &TracepointKind::Switch.to_string());
+    let pairing = pairing(system, source, silent, causes);
+    let perf = Plan::through_perf(guest_probes(source, causes), pairing);
+    Ok(Plan { source: Some(source), causes, tracing, ..perf })
 }
 
 /// The first idle state polls where it is called so; where that cannot be read, as the architecture has it.
-fn pairing(system: &dyn System, source: GuestSource, silent: Vec<u32>) -> GuestPairing {
-    let name = system.text("/sys/devices/system/cpu/cpu0/cpuidle/state0/name");
-    let pairing = GuestPairing::new(source, silent);
-    match name {
-        Some(name) => pairing.with_polling_state((name.trim() == "POLL").then_some(0)),
-        None => pairing,
+fn pairing(
+    system: &Arc<dyn System>,
+    source: GuestSource,
+    silent: Vec<u32>,
+    causes: bool,
+) -> Box<dyn Pairing> {
+    let mut pairing = GuestPairing::new(source, silent);
+    if let Some(name) = system.text("/sys/devices/system/cpu/cpu0/cpuidle/state0/name") {
+        pairing = pairing.with_polling_state((name.trim() == "POLL").then_some(0));
+    }
+    match causes {
+        true => Box::new(WithCauses::new(pairing, source, Box::new(ProcNames::new(system.clone())))),
+        false => Box::new(pairing),
     }
 }
 
-fn through_bpf(system: &dyn System, trace: Trace, silent: Vec<u32>, mut tracing: Value) -> Plan {
+fn through_bpf(system: &Arc<dyn System>, trace: Trace, silent: Vec<u32>, mut tracing: Value) -> Plan {
     if !trace.left_out().is_empty() {
         tracing["left_out"] = json!(trace.left_out());
     }
+    let causes = trace.probes().iter().any(|probe| probe.kind == TracepointKind::Switch);
     Plan {
         probes: vec![],
-        pairing: Box::new(pairing(system, GuestSource::Bpf, silent)),
+        pairing: pairing(system, GuestSource::Bpf, silent, causes),
         source: Some(GuestSource::Bpf),
+        causes,
         trace: Some(trace),
         tracing,
     }
 }
 
-/// The tracepoints of which CPUs' episodes are made, and what else shows how they end.
-pub(crate) fn guest_probes(source: GuestSource) -> Vec<Probe> {
+/// The tracepoints of which CPUs' episodes are made, what else shows how they end, and what runs in between if `causes`.
+pub(crate) fn guest_probes(source: GuestSource, causes: bool) -> Vec<Probe> {
     let main = match source {
         GuestSource::Switch => TracepointKind::ContextSwitch,
         _ => TracepointKind::CpuIdle,
@@ -222,6 +242,9 @@ pub(crate) fn guest_probes(source: GuestSource) -> Vec<Probe> {
     ];
     if source == GuestSource::Bpf {
         helpers.push(TracepointKind::Reflect);
+    }
+    if causes {
+        helpers.push(TracepointKind::Switch);
     }
     if Arch::HERE == Some(Arch::Arm64) {
         helpers.push(TracepointKind::IpiEntry);

@@ -159,7 +159,8 @@ impl Recorder {
         threads_of(&*system, target.pid())?;
         let tracefs = Tracefs::open(&*system)?;
         let plan = plan(&system, &tracefs, &target)?;
-        let target = plan.source.map_or(target, |source| Target::Guest { source });
+        let causes = plan.causes;
+        let target = plan.source.map_or(target, |source| Target::Guest { source, causes });
         let comm = if let Target::Thread { comm, .. } = &target { comm.clone() } else { None };
         let who = Who { pid: target.pid(), comm };
         let mut session = Session::open(system, &tracefs, target.layer(), who, command, plan)?;
@@ -233,6 +234,9 @@ impl Recorder {
                 metadata.other.insert(OVERLAPS.to_owned(), json!(overlaps));
             }
             *writer.metadata_mut() = metadata.clone();
+            if let Some(segments) = session.pairing.take_segments() {
+                writer.set_segments(segments);
+            }
             let (contents, out) = writer.close()?;
             Ok((Summary { status, contents, metadata }, out))
         })
@@ -708,7 +712,8 @@ pub fn record_anything(
             return Ok((summary, bytes));
         }
     }
-    Recorder::open(Target::Guest { source: GuestSource::Auto }, None)?.to_memory(&until, observer)
+    Recorder::open(Target::Guest { source: GuestSource::Auto, causes: true }, None)?
+        .to_memory(&until, observer)
 }
 
 #[cfg(test)]

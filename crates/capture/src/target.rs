@@ -26,6 +26,9 @@ pub enum Target {
     Guest {
         /// The source of idle periods.
         source: GuestSource,
+        /// Take `sched:sched_switch` too, of whatever idles by `power:cpu_idle`, for what runs between the episodes and
+        /// what woke it. It fires at every context switch.
+        causes: bool,
     },
     /// Threads that wait in system calls.
     Thread {

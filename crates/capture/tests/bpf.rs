@@ -51,7 +51,7 @@ fn visit(cpus: &[u32], times: u32) {
 #[test]
 fn programs_see_every_cpu_idle() {
     const TEST: &str = "programs_see_every_cpu_idle";
-    let recorder = match Recorder::open(Target::Guest { source: GuestSource::Bpf }, None) {
+    let recorder = match Recorder::open(Target::Guest { source: GuestSource::Bpf, causes: true }, None) {
         Ok(recorder) => recorder,
         Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
     };

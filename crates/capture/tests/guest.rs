@@ -12,7 +12,7 @@ use std::time::Duration;
 fn a_sleeping_thread_shows_its_cpu_idle() {
     const TEST: &str = "a_sleeping_thread_shows_its_cpu_idle";
     for source in [GuestSource::Switch, GuestSource::Auto] {
-        let recorder = match Recorder::open(Target::Guest { source }, None) {
+        let recorder = match Recorder::open(Target::Guest { source, causes: false }, None) {
             Ok(recorder) => recorder,
             Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
         };
@@ -82,7 +82,7 @@ impl Observer for Slow {
 #[test]
 fn events_count_while_counters_are_read() {
     const TEST: &str = "events_count_while_counters_are_read";
-    let recorder = match Recorder::open(Target::Guest { source: GuestSource::Auto }, None) {
+    let recorder = match Recorder::open(Target::Guest { source: GuestSource::Auto, causes: false }, None) {
         Ok(recorder) => recorder,
         Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
     };

@@ -178,7 +178,7 @@ struct Run {
 /// Records under load until there are `wanted` decisions; `None` with the reason where that cannot be.
 fn run(params: Params, revision: Revision, wanted: u64, cpus: &[u32]) -> Result<Run, String> {
     write(&params);
-    let recorder = Recorder::open(Target::Guest { source: GuestSource::Bpf }, None)
+    let recorder = Recorder::open(Target::Guest { source: GuestSource::Bpf, causes: false }, None)
         .map_err(|error| error.to_string())?;
     let enough = AtomicBool::new(false);
     let other = Params { guest_halt_poll_grow: params.guest_halt_poll_grow + 1, ..params };

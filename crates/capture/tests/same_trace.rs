@@ -176,7 +176,7 @@ fn the_recorders_events_as_text_give_the_same_recording() {
     say!("thread: {number} episodes, live and imported the same");
     for source in [GuestSource::CpuIdle, GuestSource::Switch] {
         let nap = || std::thread::sleep(Duration::from_millis(700));
-        match record(Target::Guest { source }, nap, TEST) {
+        match record(Target::Guest { source, causes: false }, nap, TEST) {
             Some((live, _, ())) if live.episodes() == 0 => {
                 say!("guest, {}: no episode, since no CPU idled or its task emits nothing", source.name());
             }

@@ -2,8 +2,9 @@
 //!
 //! A segment begins where a task is switched in, and ends where it is switched out (`sched:sched_switch`); what woke
 //! its task (`sched:sched_waking`) happened before. The waker is the task on the CPU of the waking, unless
-//! that CPU idles or has just taken an interrupt ([`IN_INTERRUPT_NS`]): the text of most tools does not have
-//! whether an event is of a task or of an interrupt above it.
+//! that CPU idles or has just taken an interrupt ([`IN_INTERRUPT_NS`]): most sources do not have whether an event is of
+//! a task or of an interrupt above it. An interrupt from another CPU counts only where the CPU idles: what that CPU woke
+//! it has woken itself.
 
 use crate::event::{Event, EventKind, Interrupt};
 use crate::guest::{GuestPairing, GuestSource};
@@ -26,6 +27,7 @@ struct Running {
     tid: i32,
     start_ns: u64,
     cause: Cause,
+    halted: Option<bool>,
     /// The number that its segment will have.
     number: u32,
 }
@@ -33,32 +35,61 @@ struct Running {
 #[derive(Default)]
 struct Cpu {
     running: Option<Running>,
+    /// The last one since the last switch.
     interrupt: Option<(u64, Interrupt)>,
+    /// The idle state that was entered last, since the last switch.
+    state: Option<u32>,
 }
 
 /// Makes segments out of events that come in order of time.
-#[derive(Default)]
 struct SegmentPairing {
+    polling_state: Option<u32>,
+    names_of: Box<dyn Names>,
     cpus: ByNumber<u32, Cpu>,
     /// What woke a task that does not run yet.
     woken: ByNumber<i32, Cause>,
     /// Tasks that were switched out while runnable.
     preempted: ByNumber<i32, ()>,
     tasks: ByNumber<i32, u32>,
-    tids: Vec<i32>,
+    /// The number of each task, and its name where it was known when its first segment ended: it may be gone later.
+    names: Vec<(i32, Option<String>)>,
     /// In the order in which they began, which is that of their numbers; those that run are not yet there.
     rows: Vec<Option<Segment>>,
     left_out: u64,
 }
 
 impl SegmentPairing {
+    fn new(polling_state: Option<u32>, names_of: Box<dyn Names>) -> SegmentPairing {
+        SegmentPairing {
+            polling_state,
+            names_of,
+            cpus: ByNumber::default(),
+            woken: ByNumber::default(),
+            preempted: ByNumber::default(),
+            tasks: ByNumber::default(),
+            names: vec![],
+            rows: vec![],
+            left_out: 0,
+        }
+    }
+
     fn observe(&mut self, event: &Event) {
         match event.kind {
             EventKind::Switch { prev, prev_runnable, next } => {
                 self.out(event.cpu, prev, event.time_ns, prev_runnable == Some(true));
+                let cpu = self.cpus.entry(event.cpu).or_default();
+                cpu.interrupt = None;
+                let state = cpu.state.take();
+                let halted = match prev {
+                    0 => state.map(|state| Some(state) != self.polling_state),
+                    _ => Some(false),
+                };
                 if next > 0 {
-                    self.switched_in(event.cpu, next, event.time_ns);
+                    self.switched_in(event.cpu, next, event.time_ns, halted);
                 }
+            }
+            EventKind::CpuIdle { cpu, state: Some(state) } => {
+                self.cpus.entry(cpu).or_default().state = Some(state);
             }
             EventKind::Waking { woken, .. } => self.waking(woken, event),
             EventKind::Interrupt(kind) => {
@@ -76,7 +107,7 @@ impl SegmentPairing {
             cpu.interrupt.filter(|(at_ns, _)| event.time_ns.saturating_sub(*at_ns) <= IN_INTERRUPT_NS);
         let woken_ns = event.time_ns;
         let cause = match (cpu.running, recent) {
-            (Some(running), None) => {
+            (Some(running), None | Some((_, Interrupt::Ipi))) => {
                 Cause::Task { waker: running.number, offset_ns: woken_ns.saturating_sub(running.start_ns) }
             }
             (_, Some((_, Interrupt::Timer))) => Cause::Timer { woken_ns },
@@ -95,19 +126,19 @@ impl SegmentPairing {
         if is_runnable {
             self.preempted.insert(tid, ());
         }
-        let count = u32::try_from(self.tids.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let task = *self.tasks.entry(tid).or_insert_with(|| {
-            self.tids.push(tid);
+            self.names.push((tid, self.names_of.thread(Event::UNKNOWN_ID, tid)));
             count
         });
-        let Running { start_ns, cause, number, .. } = running;
+        let Running { start_ns, cause, halted, number, .. } = running;
         if let Some(row) = self.rows.get_mut(number as usize) {
             let run_ns = at_ns.saturating_sub(start_ns);
-            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted: None });
+            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted });
         }
     }
 
-    fn switched_in(&mut self, cpu: u32, tid: i32, at_ns: u64) {
+    fn switched_in(&mut self, cpu: u32, tid: i32, at_ns: u64, halted: Option<bool>) {
         let woken = self.woken.remove(&tid);
         let cause = match self.preempted.remove(&tid) {
             Some(()) => Cause::Preempted,
@@ -119,7 +150,8 @@ impl SegmentPairing {
         }
         let number = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
         self.rows.push(None);
-        self.cpus.entry(cpu).or_default().running = Some(Running { tid, start_ns: at_ns, cause, number });
+        let running = Running { tid, start_ns: at_ns, cause, halted, number };
+        self.cpus.entry(cpu).or_default().running = Some(running);
     }
 
     /// What runs on the CPU, and what was woken, is not known from here on.
@@ -134,7 +166,7 @@ impl SegmentPairing {
     }
 
     /// The segments whose end was seen.
-    fn finish(&mut self, names: &mut dyn Names) -> Segments {
+    fn finish(&mut self) -> Segments {
         let mut new_number = vec![None; self.rows.len()];
         let mut rows: Vec<Segment> = vec![];
         for (number, row) in std::mem::take(&mut self.rows).into_iter().enumerate() {
@@ -148,11 +180,12 @@ impl SegmentPairing {
             new_number[number] = u32::try_from(rows.len()).ok();
             rows.push(row);
         }
-        let name = |tid: &i32| match names.thread(Event::UNKNOWN_ID, *tid) {
-            Some(name) => format!("{name}/{tid}"),
-            None => tid.to_string(),
-        };
-        Segments { tasks: self.tids.iter().map(name).collect(), rows, poll_step_ns: 0 }
+        let mut tasks = vec![];
+        for (tid, known) in std::mem::take(&mut self.names) {
+            let name = known.or_else(|| self.names_of.thread(Event::UNKNOWN_ID, tid));
+            tasks.push(name.map_or_else(|| tid.to_string(), |name| format!("{name}/{tid}")));
+        }
+        Segments { tasks, rows, poll_step_ns: 0 }
     }
 }
 
@@ -162,14 +195,14 @@ pub struct WithCauses {
     /// Whether the episodes are made of switches; else these are for the segments alone.
     from_switches: bool,
     segments: SegmentPairing,
-    names: Box<dyn Names>,
 }
 
 impl WithCauses {
     /// Adds segments to the episodes of `episodes`, which are made of what `source` says.
     pub fn new(episodes: GuestPairing, source: GuestSource, names: Box<dyn Names>) -> WithCauses {
         let from_switches = source == GuestSource::Switch;
-        WithCauses { episodes, from_switches, segments: SegmentPairing::default(), names }
+        let segments = SegmentPairing::new(episodes.polling_state(), names);
+        WithCauses { episodes, from_switches, segments }
     }
 }
 
@@ -206,7 +239,7 @@ impl Pairing for WithCauses {
     }
 
     fn take_segments(&mut self) -> Option<Segments> {
-        Some(self.segments.finish(self.names.as_mut()))
+        Some(self.segments.finish())
     }
 }
 
@@ -237,9 +270,9 @@ mod tests {
     }
 
     fn causes(events: &[Event]) -> Vec<(u32, u64, u64, Cause)> {
-        let mut pairing = SegmentPairing::default();
+        let mut pairing = SegmentPairing::new(Some(0), Box::new(Unnamed));
         events.iter().for_each(|event| pairing.observe(event));
-        let segments = pairing.finish(&mut Unnamed);
+        let segments = pairing.finish();
         segments.rows.iter().map(|row| (row.task, row.start_ns, row.run_ns, row.cause)).collect()
     }
 

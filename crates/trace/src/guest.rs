@@ -272,6 +272,11 @@ impl GuestPairing {
         self
     }
 
+    /// The state that polls.
+    pub(crate) const fn polling_state(&self) -> Option<u32> {
+        self.polling_state
+    }
+
     fn cpu(&mut self, number: u32) -> &mut Cpu {
         let idlers = &mut self.idlers;
         self.cpus.entry(number).or_insert_with(|| Cpu {

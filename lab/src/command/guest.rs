@@ -317,7 +317,7 @@ fn best(
     load.run(Duration::from_millis(500))?;
     let recorded = std::thread::scope(|scope| {
         let recorded = scope.spawn(|| {
-            let target = Target::Guest { source: GuestSource::Auto };
+            let target = Target::Guest { source: GuestSource::Auto, causes: false };
             let until = Until { duration: Some(RECORDED), stop };
             Ok::<_, anyhow::Error>(Recorder::open(target, None)?.to_memory(&until, &mut ())?.1)
         });

@@ -45,6 +45,7 @@ const DEEPEST: u32 = 32;
 const MAGIC: u16 = 0xeb9f;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const PROTOTYPE: u32 = 13;
 
 /// A type's description without what follows for its kind.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +100,14 @@ impl Btf {
             number = of;
         }
         Some(Place { offset, size: self.size(number)? })
+    }
+
+    /// How many arguments a tracepoint has, by the type of this number: a typedef of a pointer to a function, whose first
+    /// parameter is no argument of the tracepoint.
+    pub(super) fn arguments(&self, tracepoint: u32) -> Option<usize> {
+        let pointer = self.resolve(tracepoint)?;
+        let function = self.number(pointer.size_or_type).filter(|one| one.kind == PROTOTYPE)?;
+        function.count.checked_sub(1)
     }
 
     /// Where the member of this name is \[bytes\], and its type; members of members without a name are its own.

@@ -89,6 +89,24 @@ impl Blueprint {
                     ("target_cpu", field(0, "task_struct", &["thread_info", "cpu"])?),
                 ],
             }),
+            TracepointKind::Switch => {
+                let tracepoint = tracepoint()?;
+                // Since Linux 5.18 the state is an argument. Before that the task has it, as `state` up to 5.13.
+                let state = match btf.arguments(tracepoint) {
+                    Some(4..) => Value::Argument(3),
+                    _ => field(1, "task_struct", &["__state"])
+                        .or_else(|_| field(1, "task_struct", &["state"]))?,
+                };
+                Ok(Blueprint {
+                    attach: Attach::TypedTracepoint(tracepoint),
+                    fields: vec![
+                        ("preempt", Value::Argument(0)),
+                        ("prev_pid", field(1, "task_struct", &["pid"])?),
+                        ("next_pid", field(2, "task_struct", &["pid"])?),
+                        ("prev_state", state),
+                    ],
+                })
+            }
             TracepointKind::Reflect => Ok(Blueprint {
                 attach: Attach::Function(number(Kind::Function, name.to_owned())?),
                 fields: vec![

@@ -88,7 +88,7 @@ pub enum Bpf {
 impl Bpf {
     /// Loads the programs, attaches none, and unloads them again.
     fn examine(system: &dyn System) -> Bpf {
-        match BpfSource::try_out(system, &wanted(&guest_probes(GuestSource::Bpf))) {
+        match BpfSource::try_out(system, &wanted(&guest_probes(GuestSource::Bpf, true))) {
             Ok(left_out) => Bpf::Allowed { left_out },
             Err(BpfError::NoBtf { source }) if source.kind() == io::ErrorKind::Unsupported => Bpf::NotAsked,
             Err(error) => Bpf::Refused { why: error.to_string() },

@@ -150,7 +150,7 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
         },
         halt_cost,
         counters,
-        bursts: Bursts::of(Target::Guest { source: GuestSource::Auto }),
+        bursts: Bursts::of(Target::Guest { source: GuestSource::Auto, causes: false }),
         last: None,
     };
     if counters.read(machine).values().any(|read| read.cpu != Cpuidle::default()) {

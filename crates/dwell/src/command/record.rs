@@ -105,6 +105,13 @@ struct Guest {
     /// Source of idle periods
     #[arg(long, value_enum, default_value_t = Source::Auto)]
     source: Source,
+    /// Do not record the segments of tasks and what woke them
+    ///
+    /// By default sched_switch is recorded too, where power:cpu_idle is. It shows what runs between two idle times and
+    /// what woke it, another task, a timer or an interrupt, from which `dwell tune` predicts how much work is done under
+    /// another setting.
+    #[arg(long)]
+    without_causes: bool,
     #[command(flatten)]
     sketched: Sketched,
     #[command(flatten)]
@@ -174,7 +181,11 @@ pub(crate) fn run(args: Args) -> Outcome {
             host.sketched,
             host.common,
         ),
-        Whom::Guest(guest) => (Target::Guest { source: guest.source.into() }, guest.sketched, guest.common),
+        Whom::Guest(guest) => {
+            // A sketch has no place for causes.
+            let causes = !guest.without_causes && !guest.sketched.sketch;
+            (Target::Guest { source: guest.source.into(), causes }, guest.sketched, guest.common)
+        }
         Whom::Thread(thread) => {
             (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.sketched, thread.common)
         }

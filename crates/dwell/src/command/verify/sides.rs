@@ -53,7 +53,7 @@ impl Sides {
                 Source::Thread { thread: Thread::of(pid, tid), socket: target.socket.clone() }
             }
             (Owner::Layer(Layer::Guest | Layer::Driver), _) => {
-                Source::Recorder(with_source(Target::Guest { source: GuestSource::Auto })?)
+                Source::Recorder(with_source(Target::Guest { source: GuestSource::Auto, causes: false })?)
             }
             _ => {
                 let target = Target::Host { pid: None, exits: false, contention: false };
