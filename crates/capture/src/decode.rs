@@ -19,6 +19,12 @@ enum Layout {
     Msr { write: At, register: At, value: At, refused: At },
     Apic { write: At, register: At, value: At },
     ApicAccept { apic: At },
+    UserspaceExit { reason: At, errno: At },
+    Port { port: At, write: At },
+    Mmio { address: At, kind: At },
+    LineRaised { gsi: At, level: At },
+    MessageSent { data: At },
+    Ran { task: At, ns: At },
     HvTimerState { in_use: At },
     LapicWait { delta: At },
     HrtimerStart { timer: At, function: At, expires: At },
@@ -38,6 +44,8 @@ enum Layout {
     AnyLeave { number: At, result: At },
 }
 
+/// `type` of `kvm:kvm_mmio` (`KVM_TRACE_MMIO_WRITE`).
+const MMIO_WRITE: u64 = 2;
 /// The register in which a guest writes when its timer is due.
 const IA32_TSC_DEADLINE: u64 = 0x6e0;
 /// The register of the local APIC with the initial count of its timer.
@@ -83,6 +91,14 @@ impl Decoder {
                 Layout::Apic { write: at("rw")?, register: at("reg")?, value: at("val")? }
             }
             TracepointKind::ApicAccept => Layout::ApicAccept { apic: at("apicid")? },
+            TracepointKind::UserspaceExit => {
+                Layout::UserspaceExit { reason: at("reason")?, errno: at("errno")? }
+            }
+            TracepointKind::Port => Layout::Port { port: at("port")?, write: at("rw")? },
+            TracepointKind::Mmio => Layout::Mmio { address: at("gpa")?, kind: at("type")? },
+            TracepointKind::LineRaised => Layout::LineRaised { gsi: at("gsi")?, level: at("level")? },
+            TracepointKind::MessageSent => Layout::MessageSent { data: at("data")? },
+            TracepointKind::Ran => Layout::Ran { task: at("pid")?, ns: at("runtime")? },
             TracepointKind::HvTimerState => Layout::HvTimerState { in_use: at("hv_timer_in_use")? },
             TracepointKind::LapicWait => Layout::LapicWait { delta: at("delta")? },
             TracepointKind::HrtimerStart => Layout::HrtimerStart {
@@ -130,7 +146,7 @@ impl Decoder {
         }))
     }
 
-    /// The event of the sample `raw`, taken on `cpu`; `None` if it is too short or of a system call that cannot wait.
+    /// The event of the sample `raw`, taken on `cpu`; `None` if it is too short or of no use (a line that falls, a register that is not a timer's).
     // Returned through memory and copied out by halves, the result cost more than everything else per event.
     #[inline(always)]
     pub fn decode(&self, raw: &[u8], cpu: u32) -> Option<EventKind> {
@@ -165,6 +181,26 @@ impl Decoder {
                 EventKind::CountWritten { value: value.read(raw)? }
             }
             Layout::ApicAccept { apic } => EventKind::ApicAccept { apic: apic.read_u32(raw)? },
+            Layout::UserspaceExit { reason, errno } => EventKind::UserspaceExit {
+                reason: Some(reason.read_u32(raw)?)
+                    .filter(|_| errno.read_i32(raw).is_some_and(|errno| errno >= 0)),
+            },
+            Layout::Port { port, write } => {
+                EventKind::Port { port: port.read_u32(raw)?, write: write.read(raw)? != 0 }
+            }
+            Layout::Mmio { address, kind } => {
+                EventKind::Mmio { address: address.read(raw)?, write: kind.read(raw)? == MMIO_WRITE }
+            }
+            Layout::LineRaised { gsi, level } => {
+                if level.read(raw)? == 0 {
+                    return None;
+                }
+                EventKind::LineRaised { gsi: gsi.read_u32(raw)? }
+            }
+            Layout::MessageSent { data } => {
+                EventKind::MessageSent { vector: data.read(raw)?.to_le_bytes()[0] }
+            }
+            Layout::Ran { task, ns } => EventKind::Ran { task: task.read_i32(raw)?, ns: ns.read(raw)? },
             Layout::HvTimerState { in_use } => EventKind::HvTimerState { in_use: in_use.read(raw)? != 0 },
             Layout::LapicWait { delta } => EventKind::LapicWait { delta: delta.read(raw)?.cast_signed() },
             Layout::HrtimerStart { timer, function, expires } => EventKind::HrtimerStart {
@@ -221,14 +257,22 @@ impl Decoder {
                 EventKind::Leave { call, result: result.read(raw)?.cast_signed() }
             }
             Layout::AnyEnter { number, arguments } => {
-                let call = SystemCall::from_number(number.read(raw)?.cast_signed())?;
-                let argument = nth_of_array(arguments, call.timeout_argument())?;
-                EventKind::Enter { call, timeout: call.timeout(argument.read(raw)?) }
+                let number = number.read(raw)?.cast_signed();
+                let argument = |index| nth_of_array(arguments, index)?.read(raw);
+                match SystemCall::from_number(number) {
+                    Some(call) => {
+                        EventKind::Enter { call, timeout: call.timeout(argument(call.timeout_argument())?) }
+                    }
+                    None => EventKind::Call { number, arguments: [argument(0)?, argument(1)?] },
+                }
             }
-            Layout::AnyLeave { number, result } => EventKind::Leave {
-                call: SystemCall::from_number(number.read(raw)?.cast_signed())?,
-                result: result.read(raw)?.cast_signed(),
-            },
+            Layout::AnyLeave { number, result } => {
+                let result = result.read(raw)?.cast_signed();
+                match SystemCall::from_number(number.read(raw)?.cast_signed()) {
+                    Some(call) => EventKind::Leave { call, result },
+                    None => EventKind::Return,
+                }
+            }
         })
     }
 }
@@ -297,17 +341,17 @@ mod tests {
             decoder.decode(&raw(number, 5), 0),
             Some(EventKind::Enter { call: SystemCall::EpollPwait, timeout: Timeout::Millis(5) })
         );
-        assert_eq!(decoder.decode(&raw(-1, 5), 0), None);
+        assert_eq!(decoder.decode(&raw(-1, 5), 0), Some(EventKind::Call { number: -1, arguments: [0, 0] }));
     }
 
     proptest! {
         #[test]
         fn any_sample_is_read_or_refused(raw in prop::collection::vec(any::<u8>(), 0..80), size in 0u16..70) {
             let names = ["ns", "waited", "valid", "vcpu_id", "grow", "new", "old", "state", "cpu_id", "prev_pid",
-                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f", "window_ns", "halted", "write", "ecx", "data", "exception", "rw", "reg", "val", "apicid", "hv_timer_in_use", "delta", "hrtimer", "function", "expires"];
+                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f", "window_ns", "halted", "write", "ecx", "data", "exception", "rw", "reg", "val", "apicid", "hv_timer_in_use", "delta", "hrtimer", "function", "expires", "reason", "errno", "port", "gpa", "type", "gsi", "level", "runtime"];
             let fields: Vec<_> = (4u16..).zip(names).map(|(offset, name)| (name, offset, size)).collect();
             let format = format(&fields);
-            let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::Exit, TracepointKind::Entry, TracepointKind::Msr, TracepointKind::Apic, TracepointKind::ApicAccept, TracepointKind::HvTimerState, TracepointKind::LapicWait, TracepointKind::HrtimerStart, TracepointKind::HrtimerExpire, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll, TracepointKind::DwellIdle,
+            let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::Exit, TracepointKind::Entry, TracepointKind::Msr, TracepointKind::Apic, TracepointKind::ApicAccept, TracepointKind::UserspaceExit, TracepointKind::Port, TracepointKind::Mmio, TracepointKind::LineRaised, TracepointKind::MessageSent, TracepointKind::Ran, TracepointKind::HvTimerState, TracepointKind::LapicWait, TracepointKind::HrtimerStart, TracepointKind::HrtimerExpire, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll, TracepointKind::DwellIdle,
                 TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate, TracepointKind::Waking, TracepointKind::TimerInterrupt, TracepointKind::AnyEnter, TracepointKind::AnyLeave,
                 TracepointKind::Enter(SystemCall::Ppoll), TracepointKind::Leave(SystemCall::Ppoll)];
             for kind in kinds {

@@ -50,7 +50,7 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Whether the numbers of processes here are those of the whole machine. In another PID namespace they are not, and
 /// filters in the kernel, which know only the machine's, would let the wrong ones through.
-pub(crate) fn pids_are_global(machine: &dyn Machine) -> bool {
+pub fn pids_are_global(machine: &dyn Machine) -> bool {
     machine.target("/proc/self/ns/pid").is_ok_and(|link| link == INITIAL_PID_NAMESPACE)
 }
 

@@ -282,7 +282,7 @@ impl Trace {
                     type_at.read(raw).and_then(|id| decoders.get(usize::try_from(id).ok()?)?.as_ref());
                 match decoder.map(|decoder| decoder.decode(raw, cpu)) {
                     Some(Some(kind)) => each(Event { time_ns, cpu, pid, tid, kind }),
-                    // A system call that cannot wait.
+                    // One of no use.
                     Some(None) if raw.len() >= 16 => {}
                     _ => {
                         *lost.entry(cpu).or_default() += 1;

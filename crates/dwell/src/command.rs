@@ -2,7 +2,6 @@
 
 pub(crate) mod apply;
 pub(crate) mod bound;
-pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod explain;
@@ -22,3 +21,4 @@ pub(crate) mod timer;
 pub(crate) mod top;
 pub(crate) mod tune;
 pub(crate) mod verify;
+pub(crate) mod why;

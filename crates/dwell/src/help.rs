@@ -7,7 +7,7 @@ use std::fmt::Write;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Everyday", &["doctor", "tune", "record", "apply", "verify", "revert", "status"]),
     ("Keep it right", &["control"]),
-    ("Look closer", &["replay", "report", "explain", "info", "top", "bound", "study", "compare", "params"]),
+    ("Look closer", &["why", "replay", "report", "explain", "info", "top", "bound", "study", "params"]),
     ("QEMU", &["iothread"]),
     ("Timers", &["timer"]),
     ("Fleet", &["fleet", "sketch"]),
@@ -16,12 +16,11 @@ const GROUPS: [(&str, &[&str]); 8] = [
 ];
 
 /// The options that `-h` shows, where all of them do not fit on a screen of 24 lines.
-const FIRST: [(&str, &[&str]); 15] = [
+const FIRST: [(&str, &[&str]); 14] = [
     ("tune", &["layer", "halt_cost", "max_cpu", "plan", "format"]),
     ("report", &["before", "after", "halt_cost", "format", "output"]),
     ("verify", &["revert_if_worse", "budget", "work", "work_metric", "exit_code"]),
     ("control", &["mode", "halt_cost", "replay"]),
-    ("compare", &["set", "halt_cost", "best", "format"]),
     ("explain", &["layer", "kernel", "qemu", "format"]),
     ("replay", &["set", "policy", "layer", "halt_cost", "format"]),
     ("bound", &["duration", "interval", "halt_cost", "between", "format"]),

@@ -118,7 +118,7 @@ pub(crate) struct Model {
 }
 
 /// The cost of a halt where none was measured.
-const HALT_COST: Nanos = Nanos::from_micros(20);
+pub(crate) const HALT_COST: Nanos = Nanos::from_micros(20);
 
 /// The halt cost that the idle driver dwell_idle had while recording.
 fn halt_cost_of_driver(metadata: &Metadata, version: Version) -> Option<Nanos> {

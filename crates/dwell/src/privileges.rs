@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Commands that record, and read no file that the user names.
-const RECORD: [&str; 3] = ["record", "timer record", "top"];
+const RECORD: [&str; 4] = ["record", "timer record", "top", "why"];
 /// Commands that may read such a file, or record.
 const READ_OR_RECORD: [&str; 6] = ["bound", "control", "doctor", "iothread bench", "tune", "verify"];
 

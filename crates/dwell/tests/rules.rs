@@ -418,7 +418,7 @@ fn rhel_8_is_refused_with_its_reason() {
 #[test]
 fn an_upgrade_of_qemu_is_qualified_where_the_recording_has_no_handlers() {
     let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/event-redis_poisson5k.parquet");
-    let compared = run(&["compare", recording]);
+    let compared = run(&["replay", recording, "--generations"]);
     let headline = compared.split("Upgrade: ").nth(1).unwrap();
     has(headline.split(": polling CPU").next().unwrap(), &["as if one handler did everything"], &[]);
     has(

@@ -155,7 +155,7 @@ fn what_does_not_end_is_not_read_to_its_end() {
             &["report", file],
             &["report", good, "--measured", file, "--format", "json"],
             &["replay", file],
-            &["compare", file],
+            &["replay", file, "--generations"],
             &["timer", "tune", file],
             &["timer", "exits", file],
             &["timer", "import", file, "-o", out],

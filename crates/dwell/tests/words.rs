@@ -233,7 +233,7 @@ fn exits_and_generations_of_qemu() {
     let (table, recording) = (path("waits.csv"), path("waits.parquet"));
     std::fs::write(&table, format!("idler,start_ns,idle_ns\n{rows}")).expect("a file can be written");
     printed(&["import", "--as", "csv", &table, "--layer", "iothread", "-o", &recording], 80);
-    assert_kept("compare", &["compare", &recording, "--best"], folder.path());
+    assert_kept("generations", &["replay", &recording, "--generations", "--best"], folder.path());
 }
 
 /// A plan for a guest is applied, listed and reverted, on a machine of files.

@@ -143,8 +143,8 @@ fn sample(time_ns: u64, ids: (i32, i32), choice: u8, fields: &[&[u8]]) -> Vec<u8
     let fields = [&[&[choice][..]], fields].concat().concat();
     let size = u32::try_from(fields.len()).unwrap();
     let (pid, tid) = ids;
-    let parts: [&[u8]; 5] =
-        [&pid.to_ne_bytes(), &tid.to_ne_bytes(), &time_ns.to_ne_bytes(), &size.to_ne_bytes(), &fields];
+    let (ids, period) = ([pid, tid].map(i32::to_ne_bytes).concat(), [0; 8]);
+    let parts: [&[u8]; 5] = [&ids, &time_ns.to_ne_bytes(), &period, &size.to_ne_bytes(), &fields];
     record(9, 0, &parts)
 }
 

@@ -8,6 +8,8 @@
 //! * [`check`](mod@check) compares each recorded timer with the model, [`predict`] replays a recording under another
 //!   set-up, [`lateness`] under another advance, and [`advice`] chooses; [`recorded`] has all of it, and the plan.
 //!
+//! * [`why`] has the bill of a VM's CPU time, by cause.
+//!
 //! The models are in [`dwell_policy::timer`], the file format in [`dwell_recording::timer`].
 
 #![forbid(unsafe_code)]
@@ -27,6 +29,7 @@ pub mod recorded;
 pub mod tally;
 pub mod upgrade;
 mod vm;
+pub mod why;
 
 #[cfg(test)]
 pub(crate) use vm::VM;

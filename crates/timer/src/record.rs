@@ -175,7 +175,7 @@ fn host(machine: &dyn Machine, tsc_khz: Option<u32>) -> Vec<(String, Value)> {
 
 /// The names of the exit reasons of both instruction sets: the kernel prints those of VMX from the first list
 /// of the format of `kvm:kvm_exit` and those of SVM from the second.
-fn reasons(format_text: &str) -> ReasonNames {
+pub(crate) fn reasons(format_text: &str) -> ReasonNames {
     let lists = format::symbols(format_text);
     let named = [1, 2].into_iter().zip(lists).flat_map(|(isa, list)| {
         list.into_iter().map(move |(number, name)| {

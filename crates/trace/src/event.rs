@@ -177,6 +177,34 @@ pub enum EventKind {
         /// What it returned: how many are ready, or a negative error.
         result: i64,
     },
+    /// Another system call begins, one that does not wait.
+    Call {
+        /// Its number on this architecture.
+        number: i64,
+        /// Its first two arguments; of most calls the first is a descriptor.
+        arguments: [u64; 2],
+    },
+    /// Another system call ends.
+    Return,
+    /// `sched:sched_stat_runtime`: a thread ran, without interruption, up to this event.
+    Ran {
+        task: i32,
+        /// For how long, as the scheduler accounts it \[ns\].
+        ns: u64,
+    },
+    /// `kvm:kvm_userspace_exit`: this thread returns from `KVM_RUN` to its VMM.
+    UserspaceExit {
+        /// Why (`KVM_EXIT_*`); `None`: a signal or an error.
+        reason: Option<u32>,
+    },
+    /// `kvm:kvm_pio`: the guest of this thread accesses a port. A write comes before its device is asked, a read after.
+    Port { port: u32, write: bool },
+    /// `kvm:kvm_mmio`: the guest of this thread accesses memory that is none. A read comes before and after.
+    Mmio { address: u64, write: bool },
+    /// `kvm:kvm_set_irq`: this thread raises an interrupt line of a VM.
+    LineRaised { gsi: u32 },
+    /// `kvm:kvm_msi_set_irq`: this thread sends a VM an interrupt as a message.
+    MessageSent { vector: u8 },
     /// An event of QEMU's own trace, of one of its contexts.
     Aio {
         /// The address of the context.
@@ -383,6 +411,18 @@ pub enum TracepointKind {
     Apic,
     /// `kvm:kvm_apic_accept_irq`
     ApicAccept,
+    /// `kvm:kvm_userspace_exit`
+    UserspaceExit,
+    /// `kvm:kvm_pio`
+    Port,
+    /// `kvm:kvm_mmio`
+    Mmio,
+    /// `kvm:kvm_set_irq`, of which only raised lines are of use
+    LineRaised,
+    /// `kvm:kvm_msi_set_irq`
+    MessageSent,
+    /// `sched:sched_stat_runtime`
+    Ran,
     /// `kvm:kvm_hv_timer_state`
     HvTimerState,
     /// `kvm:kvm_wait_lapic_expire`
@@ -436,7 +476,7 @@ pub enum TracepointKind {
 }
 
 impl TracepointKind {
-    const NAMED: [(TracepointKind, &'static str); 30] = [
+    const NAMED: [(TracepointKind, &'static str); 36] = [
         (TracepointKind::VcpuWakeup, "kvm:kvm_vcpu_wakeup"),
         (TracepointKind::HaltPoll, "kvm:kvm_halt_poll_ns"),
         (TracepointKind::Exit, "kvm:kvm_exit"),
@@ -444,6 +484,12 @@ impl TracepointKind {
         (TracepointKind::Msr, "kvm:kvm_msr"),
         (TracepointKind::Apic, "kvm:kvm_apic"),
         (TracepointKind::ApicAccept, "kvm:kvm_apic_accept_irq"),
+        (TracepointKind::UserspaceExit, "kvm:kvm_userspace_exit"),
+        (TracepointKind::Port, "kvm:kvm_pio"),
+        (TracepointKind::Mmio, "kvm:kvm_mmio"),
+        (TracepointKind::LineRaised, "kvm:kvm_set_irq"),
+        (TracepointKind::MessageSent, "kvm:kvm_msi_set_irq"),
+        (TracepointKind::Ran, "sched:sched_stat_runtime"),
         (TracepointKind::HvTimerState, "kvm:kvm_hv_timer_state"),
         (TracepointKind::LapicWait, "kvm:kvm_wait_lapic_expire"),
         (TracepointKind::HrtimerStart, "timer:hrtimer_start"),

@@ -176,9 +176,18 @@ impl fmt::Display for Text<'_> {
                 write!(f, "timeout: {:#010x}", call.argument(timeout))
             }
             EventKind::Leave { result, .. } => write!(f, "{result:#x}"),
-            EventKind::Aio { .. } | EventKind::Untraced | EventKind::Gap { .. } | EventKind::Lost { .. } => {
-                Ok(())
-            }
+            EventKind::Aio { .. }
+            | EventKind::Untraced
+            | EventKind::Gap { .. }
+            | EventKind::Lost { .. }
+            | EventKind::Call { .. }
+            | EventKind::Return
+            | EventKind::Ran { .. }
+            | EventKind::UserspaceExit { .. }
+            | EventKind::Port { .. }
+            | EventKind::Mmio { .. }
+            | EventKind::LineRaised { .. }
+            | EventKind::MessageSent { .. } => Ok(()),
         }
     }
 }
@@ -210,7 +219,19 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
         EventKind::IpiRaise { .. } => TracepointKind::IpiRaise,
         EventKind::Enter { call, .. } => TracepointKind::Enter(call),
         EventKind::Leave { call, .. } => TracepointKind::Leave(call),
-        EventKind::Aio { .. } | EventKind::Untraced | EventKind::Gap { .. } | EventKind::Lost { .. } => {
+        // Those of which no episodes are made are in no export.
+        EventKind::Aio { .. }
+        | EventKind::Untraced
+        | EventKind::Gap { .. }
+        | EventKind::Lost { .. }
+        | EventKind::Call { .. }
+        | EventKind::Return
+        | EventKind::Ran { .. }
+        | EventKind::UserspaceExit { .. }
+        | EventKind::Port { .. }
+        | EventKind::Mmio { .. }
+        | EventKind::LineRaised { .. }
+        | EventKind::MessageSent { .. } => {
             return None;
         }
     })

@@ -65,8 +65,13 @@ pub fn open(attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
 }
 
 /// What every sample has, in this order; `record` takes it apart.
-pub(super) const SAMPLE_TYPE: u64 =
-    abi::PERF_SAMPLE_TID as u64 | abi::PERF_SAMPLE_TIME as u64 | abi::PERF_SAMPLE_RAW as u64;
+///
+/// A tracepoint that counts something other than its hits, as `sched_stat_runtime` counts nanoseconds, makes one sample a
+/// hit only if samples have their period: else it makes one a nanosecond (`perf_swevent_event` in the kernel).
+pub(super) const SAMPLE_TYPE: u64 = abi::PERF_SAMPLE_TID as u64
+    | abi::PERF_SAMPLE_TIME as u64
+    | abi::PERF_SAMPLE_PERIOD as u64
+    | abi::PERF_SAMPLE_RAW as u64;
 
 /// The records of an event that did not fit into its ring buffer so far; the event must count them.
 ///

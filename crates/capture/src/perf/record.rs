@@ -87,15 +87,15 @@ fn split(bytes: &[u8]) -> Option<(u32, u16, &[u8], &[u8])> {
 
 const HEADER: usize = 8;
 
-/// `u32 pid, tid; u64 time; u32 size; char raw[size]`, which is what `SAMPLE_TYPE` asks for.
+/// `u32 pid, tid; u64 time, period; u32 size; char raw[size]`, which is what `SAMPLE_TYPE` asks for.
 #[inline]
 fn sample(body: &[u8]) -> Option<Record<'_>> {
-    let raw_size = usize::try_from(word(body, 16)?).ok()?;
+    let raw_size = usize::try_from(word(body, 24)?).ok()?;
     Some(Record::Sample {
         pid: word(body, 0)?.cast_signed(),
         tid: word(body, 4)?.cast_signed(),
         time_ns: long(body, 8)?,
-        raw: body.get(20..)?.get(..raw_size)?,
+        raw: body.get(28..)?.get(..raw_size)?,
     })
 }
 
@@ -145,8 +145,14 @@ pub(super) mod tests {
 
     fn sample_bytes(pid: i32, tid: i32, time: u64, raw: &[u8]) -> Vec<u8> {
         let size = u32::try_from(raw.len()).unwrap();
-        let parts =
-            [&pid.to_ne_bytes()[..], &tid.to_ne_bytes(), &time.to_ne_bytes(), &size.to_ne_bytes(), raw];
+        let parts = [
+            &pid.to_ne_bytes()[..],
+            &tid.to_ne_bytes(),
+            &time.to_ne_bytes(),
+            &[0; 8],
+            &size.to_ne_bytes(),
+            raw,
+        ];
         record(abi::PERF_RECORD_SAMPLE, &parts.concat())
     }
 

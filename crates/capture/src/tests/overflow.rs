@@ -93,7 +93,7 @@ impl World {
             [u64::from(number)].iter().chain(&words).flat_map(|word| word.to_ne_bytes()).collect();
         let ids = [1, tid(thread)].map(i32::to_ne_bytes).concat();
         let length = u32::try_from(raw.len()).unwrap().to_ne_bytes();
-        let sample = record(9, &[&ids[..], &self.now_ns.to_ne_bytes(), &length, &raw].concat());
+        let sample = record(9, &[&ids[..], &self.now_ns.to_ne_bytes(), &[0; 8], &length, &raw].concat());
         self.write(cpu, &sample);
     }
 

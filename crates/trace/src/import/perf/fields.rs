@@ -40,6 +40,13 @@ fn printed(
             let apic = first_word(text.strip_prefix("apicid ")?);
             EventKind::ApicAccept { apic: u32::from_str_radix(apic, 16).ok()? }
         }
+        // Of live bills only.
+        TracepointKind::UserspaceExit
+        | TracepointKind::Port
+        | TracepointKind::Mmio
+        | TracepointKind::LineRaised
+        | TracepointKind::MessageSent
+        | TracepointKind::Ran => return Some(None),
         TracepointKind::HvTimerState => {
             EventKind::HvTimerState { in_use: digits::<u32>(last_field(text, " hv_timer ")?)? != 0 }
         }

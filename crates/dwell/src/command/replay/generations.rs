@@ -1,11 +1,16 @@
-//! `dwell compare`
+//! `dwell replay --generations`: QEMU's generations of polling, compared.
+//!
+//! The rules of 7.2 (one polling time for each thread), 10.0 (one for each handler) and 11.1 (block times smoothed by
+//! poll-weight), each with its defaults and with the setting in force or given; for 11.1 also the smoothed block time
+//! for each poll-weight.
 
 mod show;
 
+use super::Args;
 use crate::failure::{Answer, Outcome};
-use crate::model::{self, LatencyArg};
-use crate::output::{self, Format, FormatArg};
-use crate::{progress, quantity, settings};
+use crate::model;
+use crate::output::{self, Format};
+use crate::{progress, settings};
 use anyhow::Context;
 use dwell_policy::iothread::{Property, Release};
 use dwell_policy::param::Setting;
@@ -18,40 +23,7 @@ use dwell_replay::tune::{Task, tune};
 use dwell_replay::{Counts, Pricing, RecordingSource, Row, Rule, Source, WakeupLatency, grid};
 use serde::Serialize;
 use show::{print, table, upgrade};
-use std::path::{Path, PathBuf};
-
-/// Compare QEMU's generations of polling
-///
-/// Replays the recording through the rules of QEMU 7.2 (one polling time per thread), 10.0
-/// (one per handler) and 11.1 (block times smoothed by poll-weight), each with its defaults and with the
-/// setting in force or given by --set. For 11.1, also prints the smoothed block time for each poll-weight.
-/// Polling CPU is the time polled; a halt is a system call that sleeps.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  dwell compare iothread.parquet\n  \
-                        dwell compare iothread.parquet --set poll-max-ns=300us --best")]
-pub(crate) struct Args {
-    /// Recording in Parquet, written by `dwell import` or `dwell record thread`
-    file: PathBuf,
-    /// Setting to compare with the defaults, such as poll-max-ns=300us
-    ///
-    /// Can be repeated for more parameters. [default: the setting in force while recording, if the recording has it]
-    #[arg(long, value_name = "NAME=VALUE")]
-    set: Vec<String>,
-    /// Cost of one halt and wakeup in CPU time, such as 20us
-    ///
-    /// From 0 to 10ms. With 0, halts are free.
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = quantity::halt)]
-    halt_cost: Nanos,
-    #[command(flatten)]
-    latency: LatencyArg,
-    /// Also find the best setting of each generation
-    ///
-    /// The setting is chosen on the first half of the recording; its figures are from the second.
-    #[arg(long)]
-    best: bool,
-    #[command(flatten)]
-    format: FormatArg,
-}
+use std::path::Path;
 
 /// The first release of each generation that distributions carry.
 const RELEASES: [Version; 3] = [Version::new(7, 2), Version::new(10, 0), Version::new(11, 1)];
@@ -93,13 +65,13 @@ struct Weight {
     mean_window_ns: f64,
 }
 
-pub(crate) fn run(args: Args) -> Outcome {
+pub(super) fn run(args: &Args) -> Outcome {
     let file = &args.file;
     let reader = model::open(file)?;
     let metadata = reader.metadata().clone();
-    let source = RecordingSource::new(reader, true).with_latency(args.latency.wakeup_latency, None);
-    let chosen = chosen(&args, &metadata)?;
-    let compared = compare(&args, file, &metadata, &source, &chosen)?;
+    let source = RecordingSource::new(reader, true).with_latency(args.model.wakeup_latency, None);
+    let chosen = chosen(args, &metadata)?;
+    let compared = compare(args, file, &metadata, &source, &chosen)?;
     match args.format.format {
         Format::Json => output::json(&compared)?,
         Format::Csv => output::csv(&table(&compared.results))?,
@@ -122,7 +94,10 @@ fn chosen(args: &Args, metadata: &Metadata) -> anyhow::Result<Vec<Option<Setting
         let asked: Vec<String> = asked.map(str::to_owned).collect();
         let defaults = Setting::defaults(Layer::Iothread, version);
         let groups = settings::groups(&asked, &[defaults])?;
-        anyhow::ensure!(groups.len() <= 1, "--set: a parameter is given twice; compare takes one setting");
+        anyhow::ensure!(
+            groups.len() <= 1,
+            "--set: a parameter is given twice; --generations takes one setting"
+        );
         Ok(Some(groups.into_iter().next().map_or(defaults, |group| group[0])))
     };
     RELEASES.into_iter().map(of).collect()
@@ -143,13 +118,13 @@ fn compare(
     }
     let asked_name = if args.set.is_empty() { "in force" } else { "as asked" };
     let rules: Vec<Rule> = which.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
-    let replayed = progress::replay(source, &rules, args.halt_cost)?;
+    let replayed = progress::replay(source, &rules, halt_cost(args))?;
     let wakeup_latency = wakeup_latency(args, source)?;
     let pricing = Pricing {
-        halt_cost: args.halt_cost,
+        halt_cost: halt_cost(args),
         wakeup_latency: &wakeup_latency,
         span_ns: replayed.span.ns(),
-        optimum_ns: replayed.optimum.cost_ns(args.halt_cost),
+        optimum_ns: replayed.optimum.cost_ns(halt_cost(args)),
     };
     let results: Vec<Result> = which
         .iter()
@@ -162,7 +137,7 @@ fn compare(
     let mut notes = vec![];
     if !source.knows_latency()? {
         let upper = source.upper_latency()?;
-        let late = progress::replay(&source.at_latency(upper), &rules, args.halt_cost)?;
+        let late = progress::replay(&source.at_latency(upper), &rules, halt_cost(args))?;
         let share = |counts: &Counts| pricing.price(counts).cost_share();
         let costs = results.iter().zip(replayed.counts.iter().zip(&late.counts));
         notes.push(model::unknown_latency(
@@ -173,7 +148,7 @@ fn compare(
         ));
     }
     let (best, best_span_ns) = if args.best {
-        best(file, metadata, source, args.halt_cost, &wakeup_latency)?
+        best(file, metadata, source, halt_cost(args), &wakeup_latency)?
     } else {
         (vec![], None)
     };
@@ -185,7 +160,7 @@ fn compare(
         episodes: source.episodes(),
         idlers: source.idlers(),
         span_ns: pricing.span_ns,
-        halt_cost_ns: args.halt_cost.get(),
+        halt_cost_ns: halt_cost(args).get(),
         wakeup_latency_ns: wakeup_latency.mean_ns(),
         optimum_cost_ns: pricing.optimum_ns,
         upgrade: upgrade(&results, metadata, source.handlers()),
@@ -197,13 +172,18 @@ fn compare(
     })
 }
 
+/// The cost of a halt, which is the same for all generations.
+fn halt_cost(args: &Args) -> Nanos {
+    args.model.halt_cost.unwrap_or(model::HALT_COST)
+}
+
 /// The latency of a halt: as given, else as recorded, else the halt cost.
 fn wakeup_latency(args: &Args, source: &RecordingSource) -> anyhow::Result<WakeupLatency> {
-    if let Some(given) = args.latency.wakeup_latency {
+    if let Some(given) = args.model.wakeup_latency {
         return Ok(WakeupLatency::constant(given));
     }
     let recorded = WakeupLatency::of_recording(source.reader())?;
-    Ok(recorded.unwrap_or_else(|| WakeupLatency::constant(args.halt_cost)))
+    Ok(recorded.unwrap_or_else(|| WakeupLatency::constant(halt_cost(args))))
 }
 
 fn result(setting: &Setting, which: &'static str, row: Row) -> Result {

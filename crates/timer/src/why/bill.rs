@@ -1,0 +1,120 @@
+//! The bill: lines that add up to what /proc counted.
+
+use super::watch::{Watch, Watched};
+use super::{Cause, Class};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A cause with its CPU time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    pub class: Class,
+    /// The thread, where there are several kinds of its class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    #[serde(flatten)]
+    pub cause: Cause,
+    /// CPU time \[ns\].
+    pub cpu_ns: u64,
+    /// How often.
+    pub count: u64,
+}
+
+/// What KVM counted of polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polls {
+    pub success_ns: u64,
+    pub success: u64,
+    pub fail_ns: u64,
+}
+
+/// What was counted beside the events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Of each thread, by its number \[ns of CPU\].
+    pub threads: BTreeMap<i32, u64>,
+    /// Of the process, threads that began or ended meanwhile and those of the kernel included \[ns of CPU\].
+    pub process_ns: u64,
+    pub polls: Option<Polls>,
+}
+
+/// The CPU time of a process, by cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bill {
+    /// What /proc counted \[ns\]; the lines add up to it.
+    pub cpu_ns: u64,
+    /// The largest first, and last what has no cause.
+    pub lines: Vec<Line>,
+}
+
+impl Watch {
+    /// No event follows.
+    pub fn finish(mut self, counted: &Counted) -> Bill {
+        let mut sums: BTreeMap<(Class, Option<String>, Cause), (u64, u64)> = BTreeMap::new();
+        let mut add = |class, thread, cause, cpu_ns, count| {
+            let sum = sums.entry((class, thread, cause)).or_default();
+            *sum = (sum.0 + cpu_ns, sum.1 + count);
+        };
+        let mut known_ns = 0;
+        for Watched { task, ledger, .. } in &mut self.threads {
+            ledger.settle();
+            let charged = ledger.charged_ns();
+            let cpu_ns = counted.threads.get(&task.tid).copied().unwrap_or(charged);
+            known_ns += cpu_ns;
+            let mut rest_ns = cpu_ns;
+            for (cause, sum) in std::mem::take(&mut ledger.sums) {
+                // Stretches at the edges are in the events whole, and in /proc in part.
+                let part = if charged > cpu_ns { scaled(sum.cpu_ns, cpu_ns, charged) } else { sum.cpu_ns };
+                rest_ns -= part;
+                add(task.class, task.label(), cause, part, sum.count);
+            }
+            add(task.class, task.label(), Cause::Rest, rest_ns, 0);
+        }
+        let cpu_ns = counted.process_ns.max(known_ns);
+        add(Class::Other, None, Cause::Rest, cpu_ns - known_ns, 0);
+        let line = |((class, thread, cause), (cpu_ns, count))| Line { class, thread, cause, cpu_ns, count };
+        let mut lines: Vec<Line> = sums.into_iter().map(line).collect();
+        if let Some(polls) = counted.polls {
+            polled(&mut lines, polls);
+        }
+        lines.retain(|line| line.cpu_ns > 0);
+        lines.sort_by_key(|line| (line.cause == Cause::Rest, std::cmp::Reverse(line.cpu_ns)));
+        Bill { cpu_ns, lines }
+    }
+}
+
+/// `part` of `whole` of what is `of`, rounded down.
+fn scaled(part: u64, whole: u64, of: u64) -> u64 {
+    u64::try_from(u128::from(part) * u128::from(whole) / u128::from(of.max(1))).unwrap_or(u64::MAX)
+}
+
+/// The time of vCPUs before they slept is a failed poll for as long as KVM says that they polled; what is more is going
+/// to sleep. Polls that no event shows are in what has no cause.
+fn polled(lines: &mut Vec<Line>, polls: Polls) {
+    let of = |lines: &[Line], cause: &Cause| {
+        lines.iter().find(|line| is_of_vcpus(line, cause)).map_or(0, |line| line.cpu_ns)
+    };
+    let failed_ns = of(lines, &Cause::FailedPoll);
+    shift(lines, &Cause::FailedPoll, Cause::Halt, failed_ns.saturating_sub(polls.fail_ns));
+    shift(lines, &Cause::Rest, Cause::FailedPoll, polls.fail_ns.saturating_sub(failed_ns));
+    let successful_ns = of(lines, &Cause::SuccessfulPoll);
+    shift(lines, &Cause::Rest, Cause::SuccessfulPoll, polls.success_ns.saturating_sub(successful_ns));
+    for line in lines.iter_mut().filter(|line| is_of_vcpus(line, &Cause::SuccessfulPoll)) {
+        line.count = line.count.max(polls.success);
+    }
+}
+
+fn is_of_vcpus(line: &Line, cause: &Cause) -> bool {
+    line.class == Class::Vcpu && line.cause == *cause
+}
+
+/// Moves at most so much of the vCPUs' time from one cause to another.
+fn shift(lines: &mut Vec<Line>, from: &Cause, to: Cause, ns: u64) {
+    let Some(from) = lines.iter_mut().find(|line| is_of_vcpus(line, from)) else { return };
+    let ns = ns.min(from.cpu_ns);
+    from.cpu_ns -= ns;
+    match lines.iter_mut().find(|line| is_of_vcpus(line, &to)) {
+        Some(to) => to.cpu_ns += ns,
+        None => lines.push(Line { class: Class::Vcpu, thread: None, cause: to, cpu_ns: ns, count: 0 }),
+    }
+}

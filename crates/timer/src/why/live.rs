@@ -1,0 +1,261 @@
+//! The bill of processes of this machine, from their events and counters.
+
+use super::{Bill, Counted, Describe, Polls, Task, Watch};
+use crate::record::reasons;
+use dwell_capture::kvm_stats::{Counters, StatsReader};
+use dwell_capture::names::pids_are_global;
+use dwell_capture::probe::{Probe, Trace, TraceError};
+use dwell_capture::system::System;
+use dwell_capture::tracefs::Tracefs;
+use dwell_capture::{Until, now_ns};
+use dwell_machine::threads::{Thread, process_cpu_time};
+use dwell_machine::{Machine, Vmm};
+use dwell_trace::event::{Event, TracepointKind};
+use dwell_trace::merge::Merge;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// The bills of some processes.
+#[derive(Debug)]
+pub struct Bills {
+    /// In the order of the processes.
+    pub bills: Vec<Bill>,
+    /// How long it was watched \[ns\].
+    pub span_ns: u64,
+    pub events: u64,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Why nothing was traced, if it was not.
+    pub untraced: Option<String>,
+}
+
+/// The longest time between two rounds.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long events are kept back to be put in order \[ns\].
+const SLACK_NS: u64 = 100_000_000;
+/// A filter is at most a page long.
+const MOST_RANGES: usize = 40;
+
+/// Watches processes, each with what is known of its VMM.
+pub fn watch(system: &Arc<dyn System>, processes: &[(u32, Option<&Vmm>)], until: &Until<'_>) -> Bills {
+    let machine: &dyn Machine = &**system;
+    let tasks: Vec<Vec<Task>> = processes.iter().map(|(pid, vmm)| Task::all(machine, *pid, *vmm)).collect();
+    let opened = open(&**system, &tasks);
+    let names = match &opened {
+        Ok((_, names)) => names.clone(),
+        Err(_) => reasons(""),
+    };
+    let mut watches: Vec<Watch> = processes
+        .iter()
+        .zip(&tasks)
+        .map(|((pid, _), tasks)| Watch::new(tasks.clone(), names.clone(), describe(system.clone(), *pid)))
+        .collect();
+    let mut readers: Vec<Option<StatsReader>> =
+        processes.iter().map(|(pid, _)| StatsReader::new(Some(*pid)).ok()).collect();
+    let (mut trace, untraced) = match opened {
+        Ok((trace, _)) => (Some(trace), None),
+        Err(why) => (None, Some(why)),
+    };
+    let mut round = Round::default();
+    let (start, untraced) = match trace.as_mut().map(Trace::enable) {
+        Some(Err(error)) => {
+            trace = None;
+            (now_ns(), Some(error.to_string()))
+        }
+        _ => (now_ns(), untraced),
+    };
+    let before: Vec<Reading> = readings(processes, &tasks, &mut readers);
+    let begun = Instant::now();
+    while !until.stop.load(Ordering::Relaxed) {
+        let left = until.duration.map_or(ROUND, |duration| duration.saturating_sub(begun.elapsed()));
+        if left.is_zero() {
+            break;
+        }
+        match &mut trace {
+            None => std::thread::sleep(left.min(ROUND)),
+            Some(trace) => {
+                // What a wait that fails leaves is read at the end.
+                let _ = trace.wait(left.min(ROUND));
+                let now = now_ns();
+                trace.drain(|event| round.take(event, start));
+                round.release(now.saturating_sub(SLACK_NS), &mut watches);
+            }
+        }
+    }
+    let after: Vec<Reading> = readings(processes, &tasks, &mut readers);
+    let end = now_ns();
+    let mut lost = 0;
+    if let Some(trace) = &mut trace {
+        let _ = trace.disable();
+        trace.drain(|event| round.take(event, start));
+        let _ = trace.settle_losses();
+        round.release(end, &mut watches);
+        lost = trace.lost().values().sum();
+    }
+    let both = watches.into_iter().zip(before.iter().zip(&after));
+    Bills {
+        bills: both.map(|(watch, (before, after))| watch.finish(&after.since(before))).collect(),
+        span_ns: end - start,
+        events: round.events,
+        lost: lost + round.late,
+        untraced,
+    }
+}
+
+/// Events in order.
+#[derive(Default)]
+struct Round {
+    merge: Merge,
+    events: u64,
+    late: u64,
+}
+
+impl Round {
+    fn take(&mut self, event: Event, start_ns: u64) {
+        if event.time_ns < start_ns {
+            return;
+        }
+        self.events += 1;
+        self.late += u64::from(!self.merge.push(event));
+    }
+
+    fn release(&mut self, until_ns: u64, watches: &mut [Watch]) {
+        self.merge.release(until_ns, |event| watches.iter_mut().for_each(|watch| watch.observe(event)));
+    }
+}
+
+/// The probes of these threads, and the names of VM exits.
+fn open(system: &dyn System, tasks: &[Vec<Task>]) -> Result<(Trace, crate::pairing::ReasonNames), String> {
+    if !pids_are_global(system) {
+        return Err(
+            "in a PID namespace the kernel does not know the threads by their numbers here".to_owned()
+        );
+    }
+    let words = |error: TraceError| error.to_string();
+    let tracefs = Tracefs::open(system).map_err(|error| words(error.into()))?;
+    let mut tids: Vec<i32> = tasks.iter().flatten().map(|task| task.tid).collect();
+    tids.sort_unstable();
+    let of_threads = |kind| Probe::of(kind).filtered(filter("common_pid", &tids)).optional();
+    let mut probes = vec![Probe::of(TracepointKind::Ran).filtered(filter("pid", &tids))];
+    probes.extend(
+        [
+            TracepointKind::VcpuWakeup,
+            TracepointKind::HaltPoll,
+            TracepointKind::Exit,
+            TracepointKind::Entry,
+            TracepointKind::UserspaceExit,
+            TracepointKind::Port,
+            TracepointKind::Mmio,
+            TracepointKind::ApicAccept,
+            TracepointKind::LineRaised,
+            TracepointKind::MessageSent,
+            TracepointKind::AnyEnter,
+            TracepointKind::AnyLeave,
+        ]
+        .map(of_threads),
+    );
+    let names = tracefs.format_text(system, &TracepointKind::Exit.to_string()).unwrap_or_default();
+    Ok((Trace::open(system, &tracefs, &probes, None).map_err(words)?, reasons(&names)))
+}
+
+/// Threads whose numbers follow each other are one range; where there are too many ranges, what is between is let
+/// through too, and sorted out later.
+fn filter(field: &str, tids: &[i32]) -> String {
+    let mut ranges: Vec<(i32, i32)> = vec![];
+    for tid in tids {
+        match ranges.last_mut() {
+            Some((_, last)) if *tid <= *last + 1 => *last = *tid,
+            _ => ranges.push((*tid, *tid)),
+        }
+    }
+    if ranges.len() > MOST_RANGES {
+        ranges = vec![(ranges[0].0, ranges[ranges.len() - 1].1)];
+    }
+    let term = |(first, last): &(i32, i32)| match first == last {
+        true => format!("{field} == {first}"),
+        false => format!("({field} >= {first} && {field} <= {last})"),
+    };
+    ranges.iter().map(term).collect::<Vec<_>>().join(" || ")
+}
+
+/// Descriptors by their kind: what is in brackets in their names is a number.
+fn describe(system: Arc<dyn System>, pid: u32) -> Describe {
+    let mut known = BTreeMap::new();
+    Box::new(move |fd| {
+        let kind = known.entry(fd).or_insert_with(|| {
+            let target = system.target(&format!("/proc/{pid}/fd/{fd}")).ok()?;
+            let name = target.strip_prefix("anon_inode:").unwrap_or(&target);
+            Some(match name.split_once(':') {
+                Some((kind, _)) if !name.starts_with('/') => kind.to_owned(),
+                _ => name.trim_matches(['[', ']']).to_owned(),
+            })
+        });
+        kind.clone()
+    })
+}
+
+/// The counters of a process at one time, and of the kernel's threads for it.
+struct Reading {
+    threads: BTreeMap<i32, u64>,
+    process_ns: Option<u64>,
+    counters: Option<Counters>,
+}
+
+fn readings(
+    processes: &[(u32, Option<&Vmm>)],
+    tasks: &[Vec<Task>],
+    readers: &mut [Option<StatsReader>],
+) -> Vec<Reading> {
+    let of = |((pid, _), (tasks, reader)): (&(u32, _), (&Vec<Task>, &mut Option<StatsReader>))| {
+        let cpu = |task: &Task| {
+            let tid = u32::try_from(task.tid).ok()?;
+            Some((task.tid, Thread::of(tid, tid).cpu_time().ok()?.get()))
+        };
+        let threads: BTreeMap<i32, u64> = tasks.iter().filter_map(cpu).collect();
+        let others = tasks.iter().filter(|task| !task.own).filter_map(|task| threads.get(&task.tid));
+        let others: u64 = others.sum();
+        let all = reader.as_mut().map(|reader| reader.snapshot().0);
+        Reading {
+            threads,
+            process_ns: process_cpu_time(*pid).ok().map(|own| own.get() + others),
+            counters: all.and_then(|all| Counters::sum(all.vms.into_values())),
+        }
+    };
+    processes.iter().zip(tasks.iter().zip(readers)).map(of).collect()
+}
+
+impl Reading {
+    fn since(&self, before: &Reading) -> Counted {
+        let threads: BTreeMap<i32, u64> = self
+            .threads
+            .iter()
+            .filter_map(|(tid, now)| Some((*tid, now.saturating_sub(*before.threads.get(tid)?))))
+            .collect();
+        let counted =
+            self.counters.clone().zip(before.counters.clone()).map(|(now, before)| now.since(before));
+        let polls = counted.and_then(|counted| {
+            Some(Polls {
+                success_ns: counted.halt_poll_success_ns?,
+                success: counted.halt_successful_poll?,
+                fail_ns: counted.halt_poll_fail_ns?,
+            })
+        });
+        let process_ns =
+            self.process_ns.zip(before.process_ns).map(|(now, before)| now.saturating_sub(before));
+        Counted { process_ns: process_ns.unwrap_or(0), threads, polls }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filter;
+
+    #[test]
+    fn a_filter_is_short_and_lets_every_thread_through() {
+        assert_eq!(filter("pid", &[7, 8, 9, 12]), "(pid >= 7 && pid <= 9) || pid == 12");
+        let far: Vec<i32> = (1..200).map(|tid| tid * 10).collect();
+        assert_eq!(filter("pid", &far), "(pid >= 10 && pid <= 1990)");
+    }
+}

@@ -1,0 +1,64 @@
+//! Where the CPU time of a VM's process goes: its bill, by cause.
+//!
+//! # Idea
+//! The scheduler reports each stretch of CPU time of each thread (`sched:sched_stat_runtime`), in the nanoseconds that
+//! /proc counts. What the thread did in it is known from its other events: a vCPU polls, runs its guest after a wakeup by
+//! something, or has left it for a device of the VMM; an event loop waits, works on what woke it, or is in user space
+//! without a system call before the next wait, which is where polling is. A [`Ledger`](ledger) lays one over the other.
+//!
+//! What a thread used by /proc and is not found in this way is a line of its own, so that the lines of a
+//! [`Bill`] add up to what /proc counted, exactly.
+//!
+//! # Limits
+//! * The end of a halt shows only afterwards, so labels are laid on time that is past.
+//! * A burst of a vCPU, from a wakeup to the next halt, is of what woke it, whatever else comes meanwhile.
+//! * Where KVM emits neither `kvm_exit` nor `kvm_entry`, exits that KVM handles itself are part of the burst.
+
+mod bill;
+mod ledger;
+pub mod live;
+mod names;
+mod tasks;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+pub use bill::{Bill, Counted, Line, Polls};
+pub use names::{Device, Wake};
+pub use tasks::{Class, Task};
+pub use watch::{Describe, Watch};
+
+use serde::Serialize;
+
+/// What CPU time went for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum Cause {
+    /// A vCPU polled and then slept after all.
+    FailedPoll,
+    /// A vCPU polled until it was woken.
+    SuccessfulPoll,
+    /// A vCPU went to sleep, or came back from it.
+    Halt,
+    /// A vCPU ran its guest, exits that KVM handles included, after a wakeup.
+    Run { wake: Wake },
+    /// KVM handled an exit of this reason, which came from the access of a device if one is known.
+    Exit { reason: String, device: Option<Device> },
+    /// The VMM served a vCPU's access of a device.
+    Device { device: Device },
+    /// A vCPU was in its VMM for another reason.
+    Vmm,
+    /// An event loop entered a wait, slept, and left it.
+    Wait,
+    /// An event loop was in user space without a system call, up to the next wait: it polled or computed.
+    BeforeWait,
+    /// An event loop worked after a wait that its timeout ended.
+    Timeout,
+    /// An event loop worked on a descriptor that was ready; how /proc names it, if that is known.
+    Ready { descriptor: Option<String> },
+    /// What a thread did that is not looked into.
+    Whole,
+    /// Counted by /proc and not seen in the events.
+    Rest,
+}

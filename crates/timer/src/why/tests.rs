@@ -1,0 +1,196 @@
+//! Bills of made-up threads.
+
+use super::*;
+use crate::pairing::ReasonNames;
+use dwell_trace::event::{Event, EventKind, SystemCall, Timeout};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const VCPU: i32 = 12;
+const LOOP: i32 = 10;
+const PIT: i32 = 20;
+
+fn task(tid: i32, class: Class, vcpu: Option<u32>) -> Task {
+    Task { tid, name: format!("thread {tid}"), class, vcpu, own: class != Class::Kernel }
+}
+
+fn watch() -> Watch {
+    let tasks = vec![
+        task(LOOP, Class::MainLoop, None),
+        task(VCPU, Class::Vcpu, Some(0)),
+        task(PIT, Class::Kernel, None),
+    ];
+    let describe: Describe = Box::new(|fd| (fd == 5).then(|| "socket".to_owned()));
+    Watch::new(tasks, ReasonNames::of([(1 << 16 | 30, "IO_INSTRUCTION".to_owned())]), describe)
+}
+
+fn event(time_ns: u64, tid: i32, kind: EventKind) -> Event {
+    Event { time_ns, cpu: 0, pid: LOOP, tid, kind }
+}
+
+fn ran(time_ns: u64, task: i32, ns: u64) -> Event {
+    event(time_ns, 0, EventKind::Ran { task, ns })
+}
+
+fn bill(events: &[Event], counted: &Counted) -> Bill {
+    let mut watch = watch();
+    events.iter().for_each(|event| watch.observe(event));
+    watch.finish(counted)
+}
+
+fn of(bill: &Bill, cause: &Cause) -> (u64, u64) {
+    let lines = bill.lines.iter().filter(|line| line.cause == *cause);
+    lines.fold((0, 0), |(ns, count), line| (ns + line.cpu_ns, count + line.count))
+}
+
+fn wakeup(time_ns: u64, ns: u64, waited: bool) -> Event {
+    event(time_ns, VCPU, EventKind::VcpuWakeup { ns, waited, valid: true })
+}
+
+#[test]
+fn a_burst_is_of_what_woke_it_and_polls_are_taken_out() {
+    let events = [
+        // Runs until 1,000, polls until 1,200, sleeps, is woken at 9,000, and runs until 9,700.
+        ran(1_200, VCPU, 700),
+        wakeup(9_000, 8_000, true),
+        event(9_100, VCPU, EventKind::ApicAccept { apic: 0 }),
+        ran(9_800, VCPU, 850),
+        // The next halt began at 9,700.
+        wakeup(20_000, 10_300, true),
+        ran(20_400, VCPU, 500),
+    ];
+    let counted =
+        Counted { polls: Some(Polls { success_ns: 0, success: 0, fail_ns: 250 }), ..Counted::default() };
+    let bill = bill(&events, &counted);
+    assert_eq!(of(&bill, &Cause::Run { wake: Wake::LocalTimer }), (700, 1));
+    assert_eq!(of(&bill, &Cause::Run { wake: Wake::Unknown }).0, 500 + 400);
+    // 200 and 100 before the sleeps, of which KVM says that 250 were polls.
+    assert_eq!(of(&bill, &Cause::FailedPoll).0, 250);
+    assert_eq!(of(&bill, &Cause::Halt), (50 + 50 + 100, 2));
+    assert_eq!(bill.cpu_ns, 700 + 850 + 500);
+}
+
+#[test]
+fn an_access_is_of_its_device_whether_that_shows_before_or_after() {
+    let leave = |at, reason| event(at, VCPU, EventKind::UserspaceExit { reason: Some(reason) });
+    let enter = |at| {
+        event(
+            at,
+            VCPU,
+            EventKind::Call {
+                number: if cfg!(target_arch = "x86_64") { 16 } else { 29 },
+                arguments: [9, 0xae80],
+            },
+        )
+    };
+    let events = [
+        event(1_000, VCPU, EventKind::Mmio { address: 0xfed0_00f0, write: false }),
+        leave(1_010, 6),
+        enter(1_510),
+        event(1_520, VCPU, EventKind::Mmio { address: 0xfed0_00f0, write: false }),
+        // A read of a port shows its port when it is done.
+        leave(40_000, 2),
+        enter(40_300),
+        event(40_310, VCPU, EventKind::Port { port: 0x71, write: false }),
+        event(50_000, VCPU, EventKind::Port { port: 0x3f8, write: true }),
+        leave(50_001, 2),
+        enter(50_101),
+        ran(51_000, VCPU, 51_000),
+    ];
+    let bill = bill(&events, &Counted::default());
+    assert_eq!(of(&bill, &Cause::Device { device: Device::Hpet }), (500, 1));
+    assert_eq!(of(&bill, &Cause::Device { device: Device::Rtc }), (300, 1));
+    assert_eq!(of(&bill, &Cause::Device { device: Device::Serial }), (100, 1));
+    assert_eq!(of(&bill, &Cause::Run { wake: Wake::Unknown }).0, 51_000 - 900);
+}
+
+#[test]
+fn the_lines_of_timers_outside_of_the_apic_are_known_by_who_raises_them() {
+    let events = [
+        event(5_000, PIT, EventKind::LineRaised { gsi: 0 }),
+        wakeup(5_100, 4_000, true),
+        ran(5_500, VCPU, 400),
+        event(9_000, LOOP, EventKind::LineRaised { gsi: 2 }),
+        event(9_001, LOOP, EventKind::ApicAccept { apic: 0 }),
+        wakeup(9_100, 3_000, true),
+        ran(9_900, VCPU, 800),
+    ];
+    let bill = bill(&events, &Counted::default());
+    assert_eq!(of(&bill, &Cause::Run { wake: Wake::Line { gsi: 0, by: Class::Kernel } }).0, 400);
+    assert_eq!(of(&bill, &Cause::Run { wake: Wake::Line { gsi: 2, by: Class::MainLoop } }).0, 800);
+    assert_eq!(Wake::Line { gsi: 2, by: Class::MainLoop }.pc_timer(), Some(Device::Hpet));
+}
+
+#[test]
+fn an_event_loop_works_for_what_woke_it_and_polls_before_it_waits() {
+    let call = SystemCall::Ppoll;
+    let enter = |at| event(at, LOOP, EventKind::Enter { call, timeout: Timeout::Limited });
+    let leave = |at, result| event(at, LOOP, EventKind::Leave { call, result });
+    let read = if cfg!(target_arch = "x86_64") { 0 } else { 63 };
+    let events = [
+        enter(1_000),
+        leave(2_000, 1),
+        event(2_100, LOOP, EventKind::Call { number: read, arguments: [5, 0] }),
+        event(2_200, LOOP, EventKind::Return),
+        enter(3_000),
+        leave(4_000, 0),
+        event(4_006, LOOP, EventKind::Return),
+        enter(4_010),
+        ran(4_010, LOOP, 3_010),
+    ];
+    let bill = bill(&events, &Counted::default());
+    assert_eq!(of(&bill, &Cause::Ready { descriptor: Some("socket".to_owned()) }), (200, 1));
+    assert_eq!(of(&bill, &Cause::BeforeWait).0, 800 + 4);
+    assert_eq!(of(&bill, &Cause::Wait), (2_000, 3));
+    assert_eq!(of(&bill, &Cause::Timeout), (6, 1));
+}
+
+fn kinds() -> impl Strategy<Value = EventKind> {
+    let call = SystemCall::Ppoll;
+    prop_oneof![
+        4 => (prop::sample::select(vec![VCPU, LOOP, PIT, 99]), 0u64..3_000).prop_map(|(task, ns)| EventKind::Ran { task, ns }),
+        2 => (0u64..3_000, any::<bool>()).prop_map(|(ns, waited)| EventKind::VcpuWakeup { ns, waited, valid: true }),
+        1 => (0u32..2).prop_map(|apic| EventKind::ApicAccept { apic }),
+        1 => (0u32..9).prop_map(|gsi| EventKind::LineRaised { gsi }),
+        1 => any::<u8>().prop_map(|vector| EventKind::MessageSent { vector }),
+        1 => prop::option::of(0u32..8).prop_map(|reason| EventKind::UserspaceExit { reason }),
+        1 => (0u32..0x500, any::<bool>()).prop_map(|(port, write)| EventKind::Port { port, write }),
+        1 => any::<u64>().prop_map(|address| EventKind::Mmio { address, write: true }),
+        1 => Just(EventKind::Exit { vcpu: Some(0), reason: 1 << 16 | 30 }),
+        1 => Just(EventKind::Entry { vcpu: Some(0) }),
+        1 => (0i64..50, any::<u64>(), any::<bool>()).prop_map(|(number, first, run)| EventKind::Call {
+            number, arguments: [first, if run { 0xae80 } else { 1 }] }),
+        1 => Just(EventKind::Return),
+        1 => any::<bool>().prop_map(move |zero| EventKind::Enter { call, timeout: if zero { Timeout::Zero } else { Timeout::Limited } }),
+        1 => (-1i64..3).prop_map(move |result| EventKind::Leave { call, result }),
+    ]
+}
+
+proptest! {
+    /// Whatever happens and whatever is counted: the lines add up to what /proc counted, exactly.
+    #[test]
+    fn the_lines_are_what_proc_counted(
+        steps in prop::collection::vec((0u64..2_000, prop::sample::select(vec![VCPU, LOOP, PIT, 99]), kinds()), 0..80),
+        threads in prop::collection::btree_map(prop::sample::select(vec![VCPU, LOOP, PIT]), 0u64..50_000, 0..4),
+        process_ns in 0u64..100_000,
+        polls in prop::option::of((0u64..20_000, 0u64..9, 0u64..20_000)),
+    ) {
+        let mut now = 0;
+        let events: Vec<Event> = steps.into_iter().map(|(wait, tid, kind)| {
+            now += wait;
+            event(now, tid, kind)
+        }).collect();
+        let ran: BTreeMap<i32, u64> = events.iter().fold(BTreeMap::new(), |mut all, one| {
+            if let EventKind::Ran { task, ns } = one.kind {
+                *all.entry(task).or_default() += ns;
+            }
+            all
+        });
+        let of_threads: u64 = [VCPU, LOOP, PIT].iter()
+            .map(|tid| threads.get(tid).or(ran.get(tid)).copied().unwrap_or(0)).sum();
+        let polls = polls.map(|(success_ns, success, fail_ns)| Polls { success_ns, success, fail_ns });
+        let bill = bill(&events, &Counted { threads, process_ns, polls });
+        prop_assert_eq!(bill.cpu_ns, process_ns.max(of_threads));
+        prop_assert_eq!(bill.lines.iter().map(|line| line.cpu_ns).sum::<u64>(), bill.cpu_ns);
+    }
+}

@@ -1,0 +1,335 @@
+//! What the threads of a process do, event by event.
+
+use super::ledger::Ledger;
+use super::{Cause, Class, Device, Task, Wake};
+use crate::pairing::ReasonNames;
+use dwell_trace::event::{Event, EventKind, Timeout};
+use dwell_trace::pairing::ByNumber;
+
+/// How a process names one of its descriptors.
+pub type Describe = Box<dyn FnMut(u64) -> Option<String> + Send>;
+
+/// Watches the threads of one process.
+pub struct Watch {
+    pub(super) threads: Vec<Watched>,
+    places: ByNumber<i32, usize>,
+    reasons: ReasonNames,
+    describe: Describe,
+    /// The last interrupt that was posted, and when: for those that no local APIC accepts.
+    posted: Option<(u64, Wake)>,
+}
+
+/// A thread with its bill.
+pub(super) struct Watched {
+    pub(super) task: Task,
+    pub(super) ledger: Ledger,
+    vcpu: Vcpu,
+    event_loop: EventLoop,
+    /// The interrupt that it has sent, until an APIC accepts it.
+    sent: Option<Wake>,
+}
+
+/// What is known of a vCPU.
+#[derive(Default)]
+struct Vcpu {
+    /// What woke it, and when.
+    burst: Option<(u64, Wake)>,
+    /// What others have sent it since.
+    posted: Option<Wake>,
+    /// Its last access of a device.
+    access: Option<(u64, Device)>,
+    /// When it left KVM for its VMM, or its guest for KVM.
+    left_ns: u64,
+    /// The device of the last return to the VMM is not known yet.
+    unresolved: bool,
+}
+
+impl Vcpu {
+    fn run(&self) -> Cause {
+        Cause::Run { wake: self.burst.map_or(Wake::Unknown, |(_, wake)| wake) }
+    }
+}
+
+/// What is known of an event loop.
+#[derive(Default)]
+struct EventLoop {
+    /// When the last system call returned.
+    returned_ns: Option<u64>,
+    /// When the last wait returned.
+    woken_ns: u64,
+    /// What the time after it is for.
+    work: Option<Cause>,
+    /// Whether it may wait no longer than it takes.
+    at_once: bool,
+    /// Whether a descriptor was read since the last wait.
+    has_read: bool,
+}
+
+/// `KVM_RUN`, `_IO(0xae, 0x80)`.
+const KVM_RUN: u64 = 0xae80;
+/// `KVM_EXIT_IO` and `KVM_EXIT_MMIO`.
+const EXIT_IO: u32 = 2;
+const EXIT_MMIO: u32 = 6;
+/// An access that takes the vCPU to its VMM is traced right before.
+const AT_ONCE_NS: u64 = 20_000;
+/// System calls that take something from their first argument.
+const READS: [i64; 6] = [
+    libc_number::READ,
+    libc_number::READV,
+    libc_number::RECVFROM,
+    libc_number::RECVMSG,
+    libc_number::ACCEPT,
+    libc_number::ACCEPT4,
+];
+
+/// Numbers of system calls on this architecture.
+mod libc_number {
+    macro_rules! numbers {
+        ($($name:ident $x86:literal $generic:literal;)*) => {
+            $(pub(super) const $name: i64 = if cfg!(target_arch = "x86_64") { $x86 } else { $generic };)*
+        };
+    }
+    numbers! {
+        READ 0 63;
+        READV 19 65;
+        RECVFROM 45 207;
+        RECVMSG 47 212;
+        ACCEPT 43 202;
+        ACCEPT4 288 242;
+        IOCTL 16 29;
+    }
+}
+
+impl Watch {
+    /// Watches these threads; `reasons` are the names of VM exits.
+    pub fn new(tasks: Vec<Task>, reasons: ReasonNames, describe: Describe) -> Watch {
+        let places = tasks.iter().enumerate().map(|(place, task)| (task.tid, place)).collect();
+        let first = |class| match class {
+            Class::Vcpu => Cause::Run { wake: Wake::Unknown },
+            _ => Cause::Whole,
+        };
+        let watched = |task: Task| Watched {
+            ledger: Ledger::new(first(task.class)),
+            task,
+            vcpu: Vcpu::default(),
+            event_loop: EventLoop::default(),
+            sent: None,
+        };
+        Watch { threads: tasks.into_iter().map(watched).collect(), places, reasons, describe, posted: None }
+    }
+
+    /// Whether this thread is one of them.
+    pub fn has(&self, tid: i32) -> bool {
+        self.places.contains_key(&tid)
+    }
+
+    /// Takes the next event, in order of time.
+    pub fn observe(&mut self, event: &Event) {
+        let tid = if let EventKind::Ran { task, .. } = event.kind { task } else { event.tid };
+        let Some(&place) = self.places.get(&tid) else { return };
+        let at = event.time_ns;
+        match event.kind {
+            EventKind::Ran { ns, .. } => self.threads[place].ledger.ran(at, ns),
+            EventKind::LineRaised { gsi } => self.sent(place, at, |by| Wake::Line { gsi, by }),
+            EventKind::MessageSent { .. } => self.sent(place, at, |by| Wake::Message { by }),
+            EventKind::ApicAccept { apic } => self.accepted(place, at, apic),
+            EventKind::Enter { timeout, .. } => self.threads[place].waits(at, timeout),
+            EventKind::Leave { result, .. } => self.threads[place].woken(at, result),
+            EventKind::Return => self.threads[place].event_loop.returned_ns = Some(at),
+            EventKind::Call { number, arguments } => self.called(place, at, number, arguments),
+            EventKind::VcpuWakeup { ns, waited, .. } => {
+                let since = at.saturating_sub(ns);
+                let posted = self.posted.filter(|(posted, _)| *posted >= since).map(|(_, wake)| wake);
+                self.threads[place].halted(at, since, waited, posted);
+            }
+            EventKind::UserspaceExit { reason } => self.threads[place].left_kvm(at, reason),
+            EventKind::Port { port, write } => self.threads[place].accessed(at, Device::at_port(port), write),
+            EventKind::Mmio { address, .. } => {
+                self.threads[place].accessed(at, Device::at_address(address), true);
+            }
+            EventKind::Exit { vcpu, reason } => {
+                let reason = self.reasons.name(reason);
+                self.threads[place].left_guest(at, vcpu, reason);
+            }
+            EventKind::Entry { vcpu } => {
+                let thread = self.threads[place].as_vcpu(vcpu);
+                thread.ledger.enter(at, thread.vcpu.run());
+            }
+            EventKind::HaltPoll { vcpu, .. } => {
+                self.threads[place].as_vcpu(Some(vcpu));
+            }
+            _ => {}
+        }
+    }
+
+    fn sent(&mut self, place: usize, at: u64, wake: impl Fn(Class) -> Wake) {
+        let thread = &mut self.threads[place];
+        let wake = wake(thread.task.class);
+        thread.sent = Some(wake);
+        self.posted = Some((at, wake));
+    }
+
+    /// The APIC of this number has an interrupt, by this thread.
+    fn accepted(&mut self, place: usize, at: u64, apic: u32) {
+        let thread = &mut self.threads[place];
+        let sent = thread.sent.take();
+        let own = thread.task.class == Class::Vcpu && thread.task.vcpu == Some(apic);
+        if own {
+            // KVM puts the interrupt of a vCPU's timer into its APIC in the vCPU's own thread.
+            return thread.woken_by(at, sent.unwrap_or(Wake::LocalTimer));
+        }
+        let wake = sent.unwrap_or(match thread.task.class {
+            Class::Vcpu => Wake::Ipi,
+            by => Wake::Message { by },
+        });
+        let target = self.threads.iter_mut().find(|thread| thread.task.vcpu == Some(apic));
+        if let Some(target) = target {
+            target.vcpu.posted.get_or_insert(wake);
+        }
+    }
+
+    fn called(&mut self, place: usize, at: u64, number: i64, arguments: [u64; 2]) {
+        let thread = &mut self.threads[place];
+        if number == libc_number::IOCTL && arguments[1] == KVM_RUN {
+            let thread = thread.as_vcpu(None);
+            return thread.ledger.enter(at, thread.vcpu.run());
+        }
+        let unread = Cause::Ready { descriptor: None };
+        if READS.contains(&number) && !thread.event_loop.has_read && *thread.ledger.state() == unread {
+            let ready = Cause::Ready { descriptor: (self.describe)(arguments[0]) };
+            thread.ledger.relabel(thread.event_loop.woken_ns, at, |cause| *cause == unread, &ready, &ready);
+            thread.ledger.enter(at, ready.clone());
+            thread.event_loop.work = Some(ready);
+            thread.event_loop.has_read = true;
+        }
+    }
+}
+
+impl Watched {
+    /// It runs a vCPU, of this number if that is known, whatever its name is.
+    fn as_vcpu(&mut self, number: Option<u32>) -> &mut Watched {
+        self.task.class = Class::Vcpu;
+        self.task.vcpu = number.or(self.task.vcpu);
+        self
+    }
+
+    fn halted(&mut self, at: u64, since: u64, waited: bool, posted: Option<Wake>) {
+        let Watched { ledger, vcpu, .. } = self.as_vcpu(None);
+        let (charged, coming) = match waited {
+            // What is charged before the thread went to sleep is the poll.
+            true => (Cause::FailedPoll, Cause::Halt),
+            false => (Cause::SuccessfulPoll, Cause::SuccessfulPoll),
+        };
+        ledger.relabel(since, at, |_| true, &charged, &coming);
+        ledger.settle();
+        ledger.count(coming);
+        ledger.count(vcpu.run());
+        vcpu.burst = Some((at, vcpu.posted.take().or(posted).unwrap_or(Wake::Unknown)));
+        vcpu.access = None;
+        ledger.enter(at, vcpu.run());
+    }
+
+    /// An event shows what woke it.
+    fn woken_by(&mut self, at: u64, wake: Wake) {
+        let Watched { ledger, vcpu, .. } = self;
+        let Some((since, Wake::Unknown)) = vcpu.burst else { return };
+        let unknown = vcpu.run();
+        vcpu.burst = Some((since, wake));
+        let is_open = *ledger.state() == unknown;
+        ledger.relabel(since, at, |cause| *cause == unknown, &vcpu.run(), &vcpu.run());
+        if is_open {
+            ledger.enter(at, vcpu.run());
+        }
+    }
+
+    fn left_kvm(&mut self, at: u64, reason: Option<u32>) {
+        let Watched { ledger, vcpu, .. } = self.as_vcpu(None);
+        if std::mem::take(&mut vcpu.unresolved) {
+            ledger.count(Cause::Device { device: Device::Port });
+        }
+        let near =
+            vcpu.access.take().filter(|(when, _)| at - when.min(&at) <= AT_ONCE_NS).map(|(_, device)| device);
+        let cause = match reason {
+            Some(EXIT_IO) => {
+                vcpu.unresolved = near.is_none();
+                Cause::Device { device: near.unwrap_or(Device::Port) }
+            }
+            Some(EXIT_MMIO) => Cause::Device { device: near.unwrap_or(Device::Memory) },
+            _ => Cause::Vmm,
+        };
+        if !vcpu.unresolved {
+            ledger.count(cause.clone());
+        }
+        vcpu.left_ns = at;
+        ledger.enter(at, cause);
+    }
+
+    fn left_guest(&mut self, at: u64, number: Option<u32>, reason: String) {
+        let Watched { ledger, vcpu, .. } = self.as_vcpu(number);
+        let cause = Cause::Exit { reason, device: None };
+        ledger.count(cause.clone());
+        vcpu.left_ns = at;
+        ledger.enter(at, cause);
+    }
+
+    fn accessed(&mut self, at: u64, device: Device, before: bool) {
+        let Watched { ledger, vcpu, .. } = self.as_vcpu(None);
+        let cause = Cause::Device { device };
+        if !before && std::mem::take(&mut vcpu.unresolved) {
+            let unknown = Cause::Device { device: Device::Port };
+            ledger.relabel(vcpu.left_ns, at, |cause| *cause == unknown, &cause, &cause);
+            ledger.count(cause);
+        } else if let Cause::Exit { reason, device: None } = ledger.state() {
+            let exit = ledger.state().clone();
+            let of_device = Cause::Exit { reason: reason.clone(), device: Some(device) };
+            ledger.relabel(vcpu.left_ns, at, |cause| *cause == exit, &of_device, &of_device);
+            ledger.recount(&exit, of_device.clone());
+            ledger.enter(at, of_device);
+        } else if matches!(ledger.state(), Cause::Device { .. } | Cause::Vmm) {
+            // It is in KVM again, which takes what the VMM has read.
+            ledger.enter(at, vcpu.run());
+        }
+        if before {
+            vcpu.access = Some((at, device));
+        }
+    }
+
+    fn waits(&mut self, at: u64, timeout: Timeout) {
+        if self.task.class == Class::Vcpu {
+            return;
+        }
+        let Watched { ledger, event_loop, .. } = self;
+        if let Some(since) = event_loop.returned_ns {
+            let is_work =
+                |cause: &Cause| matches!(cause, Cause::Timeout | Cause::Ready { .. } | Cause::Whole);
+            ledger.relabel(since, at, is_work, &Cause::BeforeWait, &Cause::BeforeWait);
+        }
+        if let Some(work) = event_loop.work.take() {
+            ledger.count(work);
+        }
+        ledger.settle();
+        ledger.count(Cause::Wait);
+        event_loop.at_once = timeout == Timeout::Zero;
+        ledger.enter(at, Cause::Wait);
+    }
+
+    fn woken(&mut self, at: u64, result: i64) {
+        if self.task.class == Class::Vcpu {
+            return;
+        }
+        let work = match result {
+            0 if self.event_loop.at_once => Cause::Whole,
+            0 => Cause::Timeout,
+            1.. => Cause::Ready { descriptor: None },
+            _ => Cause::Whole,
+        };
+        self.ledger.enter(at, work.clone());
+        self.event_loop = EventLoop {
+            returned_ns: Some(at),
+            woken_ns: at,
+            work: Some(work),
+            at_once: false,
+            has_read: false,
+        };
+    }
+}
