@@ -324,6 +324,17 @@ impl Cpu {
     }
 }
 
+/// How long [`Cpu::poll`] polls under a limit if no task becomes runnable, where it takes `step_ns` from one look at the
+/// clock to the next \[ns\]: up to the first look after the limit. A step of 0 is the poll of continuous time, which
+/// ends with the limit; under a limit of 0 nothing is polled ([`Cpu::select`] halts).
+#[inline]
+pub const fn poll_end_ns(limit_ns: u64, step_ns: u64) -> u64 {
+    match (limit_ns, step_ns) {
+        (0, _) | (_, 0) => limit_ns,
+        _ => (limit_ns - limit_ns % step_ns).saturating_add(step_ns),
+    }
+}
+
 #[inline]
 const fn low32(value: u64) -> u32 {
     (value & 0xffff_ffff) as u32

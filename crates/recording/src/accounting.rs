@@ -11,13 +11,15 @@
 //! | not known | *w* | if `idle_ns` > min(*w*, `alone_ns`) | min(`idle_ns`, *w*, `alone_ns`) |
 //! | not known | not known | not known | not known |
 //!
-//! An `alone_ns` that is not known cuts nothing short. What is not known is counted as such, and never as a
+//! *w* is the length of the poll: of a guest of which it is known how far apart its looks at the clock are, up to the
+//! first one after `window_ns`. An `alone_ns` that is not known cuts nothing short. What is not known is counted as such, and never as a
 //! halt or a poll.
 
 use crate::chunk::Chunk;
 use crate::columns::Columns;
 use crate::metadata::Metadata;
 use dwell_policy::Layer;
+use dwell_policy::guest::poll_end_ns;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::AddAssign;
@@ -42,7 +44,20 @@ pub struct Outcome {
 impl Outcome {
     /// From what a recording has of an episode, by the table of the [module](self).
     pub fn of(idle_ns: u64, window_ns: Option<u64>, halted: Option<bool>, alone_ns: Option<u64>) -> Outcome {
-        let longest_ns = window_ns.map(|window_ns| window_ns.min(alone_ns.unwrap_or(u64::MAX)));
+        Outcome::in_steps(idle_ns, window_ns, halted, alone_ns, 0)
+    }
+
+    /// The same of a guest that takes `poll_step_ns` from one look at the clock to the next, if that is not 0: its poll
+    /// ends at the first one after the window.
+    pub fn in_steps(
+        idle_ns: u64,
+        window_ns: Option<u64>,
+        halted: Option<bool>,
+        alone_ns: Option<u64>,
+        poll_step_ns: u64,
+    ) -> Outcome {
+        let poll_ns = window_ns.map(|window_ns| poll_end_ns(window_ns, poll_step_ns));
+        let longest_ns = poll_ns.map(|poll_ns| poll_ns.min(alone_ns.unwrap_or(u64::MAX)));
         let polled_ns = longest_ns.map(|longest_ns| idle_ns.min(longest_ns));
         let whole_ns = (halted == Some(false)).then_some(idle_ns);
         Outcome {
@@ -56,11 +71,12 @@ impl Outcome {
     /// Of row `row` of a chunk that was read with [`COLUMNS`].
     pub fn of_row(chunk: &Chunk, row: usize) -> Outcome {
         let known = |column: &[Option<u64>]| column.get(row).copied().flatten();
-        Outcome::of(
+        Outcome::in_steps(
             chunk.idle_ns.get(row).copied().unwrap_or(0),
             known(&chunk.window_ns),
             chunk.halted.get(row).copied().flatten(),
             known(&chunk.alone_ns),
+            chunk.poll_step_ns,
         )
     }
 }
@@ -191,6 +207,19 @@ impl KvmCounted {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// A step of 30 ns and a window of 70 ns: the first look after it is at 90 ns.
+    #[test]
+    fn a_guest_polls_to_the_first_look_after_its_window() {
+        let of = |idle_ns, window_ns| {
+            let outcome = Outcome::in_steps(idle_ns, Some(window_ns), None, None, 30);
+            (outcome.halted, outcome.polled_ns)
+        };
+        assert_eq!(of(80, 70), (Some(false), Some(80)));
+        assert_eq!(of(100, 70), (Some(true), Some(90)));
+        assert_eq!(of(100, 60), (Some(true), Some(90)));
+        assert_eq!(of(100, 0), (Some(true), Some(0)));
+    }
 
     #[test]
     fn every_row_of_the_table() {

@@ -28,6 +28,8 @@ pub struct Chunk {
     pub ready: ReadySets,
     /// How long no other task was runnable on the idler's CPU \[ns\]; see [`Episode`](crate::Episode::alone_ns).
     pub alone_ns: Vec<Option<u64>>,
+    /// How long a guest polls between two looks at the clock \[ns\]; 0: not known. The same in all rows.
+    pub poll_step_ns: u64,
     pub(crate) scratch: Scratch,
 }
 

@@ -11,6 +11,7 @@ use crate::pages;
 use crate::segment::{self, CauseShares, Place, SEGMENTS_KEY, Segments};
 use crate::storage::Storage;
 use crate::table_reader::{TableReadError, TableReader};
+use dwell_policy::Layer;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::file::serialized_reader::SerializedFileReader;
@@ -169,7 +170,13 @@ impl Reader {
         let bytes =
             bytes.map_err(|source| OpenError::NotParquet { path: path.clone(), source: source.into() })?;
         let segments = segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?)?;
-        Ok(Some(Segments { poll_step_ns: self.metadata().poll_step_ns().unwrap_or(0), ..segments }))
+        Ok(Some(Segments { poll_step_ns: self.poll_step_ns(), ..segments }))
+    }
+
+    /// How long the recorded guest polls between two looks at the clock \[ns\]; 0: not known.
+    pub fn poll_step_ns(&self) -> u64 {
+        let metadata = self.metadata();
+        metadata.poll_step_ns().filter(|_| metadata.layer == Layer::Guest).unwrap_or(0)
     }
 
     /// What woke the tasks of the recording, counted; `None` where it does not have that.
@@ -196,6 +203,7 @@ impl Reader {
     pub fn read(&self, row_group: usize, columns: Columns, chunk: &mut Chunk) -> Result<(), ReadError> {
         chunk.clear();
         chunk.rows = self.groups.rows(row_group)?;
+        chunk.poll_step_ns = self.poll_step_ns();
         // `ready` is numbered by idler, so it cannot be read without.
         let with_idler = columns.contains(Columns::READY) && !columns.contains(Columns::IDLER);
         let wanted = if with_idler { columns | Columns::IDLER } else { columns };

@@ -374,14 +374,6 @@ struct Drive<I, S> {
     see: S,
 }
 
-/// How long a poll of a window lasts that ends at the first look at the clock after it \[ns\].
-pub(crate) const fn to_a_look(window_ns: u64, step_ns: u64) -> u64 {
-    match (window_ns, step_ns) {
-        (0, _) | (_, 0) => window_ns,
-        _ => (window_ns - window_ns % step_ns).saturating_add(step_ns),
-    }
-}
-
 impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
     type Output = Counts;
 
@@ -395,7 +387,7 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
             };
             (self.see)(window);
             let window = window.get();
-            let poll = if self.in_steps { to_a_look(window, step_ns) } else { window }.min(longest);
+            let poll = if self.in_steps { guest::poll_end_ns(window, step_ns) } else { window }.min(longest);
             let halts = idle_ns > poll;
             let late = latency_ns.filter(|_| halts).unwrap_or(0);
             counts.episodes += 1;
@@ -423,7 +415,7 @@ fn drive_stacked<'a>(
 ) -> Counts {
     let mut counts = Counts::default();
     for Idle { idle_ns, latency_ns, alone_ns, step_ns, .. } in episodes {
-        let (window, guest_poll) = (guest.window().get(), to_a_look(guest.window().get(), step_ns));
+        let (window, guest_poll) = (guest.window().get(), guest::poll_end_ns(guest.window().get(), step_ns));
         let rest = idle_ns.saturating_sub(guest_poll);
         let latency_ns = latency_ns.unwrap_or(0);
         let (mut host_window, mut host_poll) = (0, 0);

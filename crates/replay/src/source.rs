@@ -351,9 +351,7 @@ impl RecordingSource {
 
     /// How long a recorded guest polls between two looks at the clock; zero where that is not known.
     pub fn poll_step(&self) -> Nanos {
-        let metadata = self.reader.metadata();
-        let step_ns = metadata.poll_step_ns().filter(|_| metadata.layer == Layer::Guest);
-        Nanos(step_ns.unwrap_or(0))
+        Nanos(self.reader.poll_step_ns())
     }
 
     /// Whether the end of polls by other tasks is part of the episodes. KVM looks for other tasks while it
