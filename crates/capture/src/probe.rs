@@ -179,11 +179,6 @@ impl Trace {
         }
     }
 
-    /// Whether BPF programs read the probes, and not perf.
-    pub fn is_bpf(&self) -> bool {
-        matches!(self.tracer, Tracer::Bpf(_))
-    }
-
     /// Lets events come.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ pub struct Tracefs {
     root: String,
     kernel: String,
     /// Keeps a mount of our own alive; `root` leads through it.
-    mount: Option<OwnedFd>,
+    _mount: Option<OwnedFd>,
 }
 
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -114,7 +114,7 @@ impl Tracefs {
         let mut refused = None;
         for root in mounted(system).into_iter().chain(USUAL_PLACES.map(str::to_owned)) {
             match system.names(&format!("{root}/events")) {
-                Ok(_) => return Ok(Tracefs { root, kernel, mount: None }),
+                Ok(_) => return Ok(Tracefs { root, kernel, _mount: None }),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refused = Some((format!("read {root}"), error));
                 }
@@ -124,7 +124,7 @@ impl Tracefs {
         match system.mount_tracefs() {
             Ok(mount) => {
                 let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
-                Ok(Tracefs { root, kernel, mount: Some(mount) })
+                Ok(Tracefs { root, kernel, _mount: Some(mount) })
             }
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TracefsError::NoTracefs),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -140,11 +140,6 @@ impl Tracefs {
     /// Where it is; for a mount of our own a path through `/proc/self/fd`, valid in this process only.
     pub fn root(&self) -> &str {
         &self.root
-    }
-
-    /// Whether it had to be mounted for this process.
-    pub fn is_private(&self) -> bool {
-        self.mount.is_some()
     }
 
     /// Whether there is this tracepoint, as `category:name`.
@@ -250,7 +245,7 @@ mod tests {
             let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
             let here = Sysroot::of_this_machine();
             let kernel = "test".to_owned();
-            let tracefs = Tracefs { root, kernel, mount: Some(mount) };
+            let tracefs = Tracefs { root, kernel, _mount: Some(mount) };
             let format = tracefs.format(&here, "sched:sched_switch").unwrap();
             assert_eq!(format.name, "sched_switch");
             assert!(matches!(
@@ -270,7 +265,7 @@ mod tests {
         let tracefs = Tracefs::open(&fake).unwrap();
         assert_eq!(tracefs.root(), "/odd place");
         assert!(tracefs.has(&fake, "kvm:kvm_vcpu_wakeup"));
-        assert!(!tracefs.is_private());
+        assert!(tracefs._mount.is_none());
     }
 
     #[test]

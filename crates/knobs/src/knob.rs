@@ -235,9 +235,6 @@ pub mod capability {
     /// What it is called.
     pub const NAME: &str = "KVM_CAP_HALT_POLL";
     pub const NUMBER: u32 = 182;
-    /// The kernel that has it first.
-    pub const SINCE: (u16, u16) = (5, 8);
-
     /// What to pass to which VMM.
     pub const VMMS: [(&str, &str); 4] = [
         (

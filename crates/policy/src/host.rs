@@ -582,11 +582,6 @@ impl HaltPoll {
         HaltPoll { vcpu: Vcpu::new(revision), knobs: Knobs::of(params) }
     }
 
-    /// A fresh vCPU under any knobs.
-    pub const fn with_knobs(revision: Revision, knobs: Knobs) -> HaltPoll {
-        HaltPoll { vcpu: Vcpu::new(revision), knobs }
-    }
-
     /// Other module parameters from the next halt on, as after a write to sysfs; the window stays.
     pub const fn set_params(&mut self, params: Params) {
         self.knobs.params = params;

@@ -101,11 +101,6 @@ impl Bank {
         let next = |taken: &bool| if *taken { fast.next() } else { slow.next() };
         self.taken.iter().filter_map(next).collect()
     }
-
-    /// The rules, in the order of their counts.
-    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter()
-    }
 }
 
 impl Played {

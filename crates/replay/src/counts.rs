@@ -32,25 +32,6 @@ impl Counts {
         self.polled_ns + u128::from(self.halts) * u128::from(halt_cost.get())
     }
 
-    /// Polls that succeeded, of all; `None` if there were none.
-    pub fn success_rate(&self) -> Option<f64> {
-        (self.polls > 0).then(|| self.polls_succeeded as f64 / self.polls as f64)
-    }
-
-    /// Mean latency added to a wakeup \[ns\], if each halt adds `wake_latency` and a successful poll nothing.
-    pub fn mean_latency_ns(&self, wake_latency: Nanos) -> f64 {
-        if self.episodes == 0 {
-            return 0.0;
-        }
-        self.halts as f64 * wake_latency.get() as f64 / self.episodes as f64
-    }
-
-    /// The added latency that 99 of 100 wakeups stay within \[ns\], under the same model.
-    pub fn p99_latency_ns(&self, wake_latency: Nanos) -> u64 {
-        let more_than_one_percent = u128::from(self.halts) * 100 > u128::from(self.episodes);
-        if more_than_one_percent { wake_latency.get() } else { 0 }
-    }
-
     /// Counts one episode of length `idle` under `window` \[ns\].
     #[inline]
     pub(crate) fn count(&mut self, window: u64, idle: u64) {

@@ -442,8 +442,14 @@ mod tests {
         let constant = WakeupLatency::constant(Nanos(20_000));
         for halts in [0, 9, 10, 11, 500, 1_000] {
             let counts = counts(1_000, halts);
-            assert_eq!(constant.mean_added_ns(&counts), counts.mean_latency_ns(Nanos(20_000)));
-            assert_eq!(constant.p99_added_ns(&counts), counts.p99_latency_ns(Nanos(20_000)));
+            assert_eq!(
+                constant.mean_added_ns(&counts),
+                counts.halts as f64 * 20_000.0 / counts.episodes.max(1) as f64
+            );
+            assert_eq!(
+                constant.p99_added_ns(&counts),
+                if u128::from(counts.halts) * 100 > u128::from(counts.episodes) { 20_000 } else { 0 }
+            );
         }
     }
 

@@ -20,6 +20,8 @@ pub mod learners;
 pub mod machine;
 pub mod needs;
 pub mod open_metrics;
+#[cfg(feature = "trace")]
+pub mod perf_text;
 pub mod process;
 pub mod qemu;
 pub mod shim;

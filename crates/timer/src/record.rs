@@ -130,11 +130,6 @@ impl TimerRecorder {
         Ok(TimerRecorder { session, rows })
     }
 
-    /// What the recording will say of itself, as far as it is known.
-    pub fn metadata(&self) -> &Metadata<Owner> {
-        self.session.metadata()
-    }
-
     /// Records into the file `path`, which appears when it is complete.
     ///
     /// # Errors

@@ -131,10 +131,6 @@ impl Tally {
         .to_owned()
     }
 
-    pub fn exits(&self) -> u64 {
-        self.of_timers.values().chain(self.others.values()).map(|part| part.exits).sum()
-    }
-
     /// Whether an HLT exit was recorded.
     pub fn halts(&self) -> Part {
         self.others.iter().find(|(reason, _)| is_halt(reason)).map(|(_, part)| *part).unwrap_or_default()

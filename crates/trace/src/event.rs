@@ -372,7 +372,7 @@ impl SystemCall {
     }
 
     /// A value of its [`timeout_argument`](SystemCall::timeout_argument) with which it may wait for so long.
-    pub(crate) fn argument(self, timeout: Timeout) -> u64 {
+    pub fn argument(self, timeout: Timeout) -> u64 {
         match (timeout, self.timeout_form()) {
             (Timeout::Millis(ms), _) => ms.into(),
             (Timeout::Unlimited, TimeoutForm::Millis) => u64::from(u32::MAX),

@@ -10,10 +10,8 @@
 pub mod aio;
 pub mod causes;
 pub mod contention;
-pub mod decisions;
 pub mod event;
 pub mod exits;
-pub mod export;
 pub mod guest;
 pub mod host;
 pub mod import;

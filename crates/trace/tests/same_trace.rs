@@ -4,9 +4,9 @@
 use dwell_policy::host::Revision;
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, Metadata, Packing, Reader, Writer};
+use dwell_testing::perf_text::PerfText;
 use dwell_trace::contention::Contention;
 use dwell_trace::event::{Event, EventKind, Interrupt, SystemCall, Timeout};
-use dwell_trace::export::PerfText;
 use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::HostPairing;
 use dwell_trace::import::Input;

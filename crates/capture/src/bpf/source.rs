@@ -111,7 +111,6 @@ pub struct BpfSource {
     left_out: Vec<String>,
     /// Of each CPU, the losses that its last record reported.
     told: BTreeMap<u32, u64>,
-    bytes: usize,
 }
 
 /// A tracepoint that is wanted, and whether nothing can be recorded without it.
@@ -181,7 +180,7 @@ impl BpfSource {
         let losses = Numbers::map(losses.as_fd(), cpus).map_err(mapped)?;
         let ring = Ring::map(ring.as_fd(), bytes).map_err(mapped)?;
         let (links, told) = (vec![], BTreeMap::new());
-        let source = BpfSource { programs, links, ring, losses, gate, left_out, told, bytes };
+        let source = BpfSource { programs, links, ring, losses, gate, left_out, told };
         Ok((source, formats))
     }
 
@@ -198,11 +197,6 @@ impl BpfSource {
     /// The tracepoints that could be done without and cannot be had, with the reason.
     pub(crate) fn left_out(&self) -> &[String] {
         &self.left_out
-    }
-
-    /// The size of the ring buffer \[bytes\].
-    pub fn ring_bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Attaches all programs, and lets them write when all are.

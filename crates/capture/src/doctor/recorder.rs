@@ -37,8 +37,6 @@ pub enum Obstacle {
     NoKvm,
     /// No VM runs, so there is nothing to record.
     NoVm,
-    /// `/dev/kvm` is closed to this user. It does not hinder recording of other people's VMs.
-    KvmDenied,
     /// The kernel has no tracefs.
     NoTracefs,
     /// tracefs is not mounted, and this user may not mount it.
@@ -86,10 +84,7 @@ pub(super) const NO_SYSCALLS: &str = "syscalls:sys_enter_ppoll or raw_syscalls:s
 impl Obstacle {
     /// Whether it makes recording impossible.
     pub fn is_fatal(&self) -> bool {
-        !matches!(
-            self,
-            Obstacle::NoVm | Obstacle::KvmDenied | Obstacle::LessWithout { .. } | Obstacle::NotAsked
-        )
+        !matches!(self, Obstacle::NoVm | Obstacle::LessWithout { .. } | Obstacle::NotAsked)
     }
 
     /// What it is, in a few words.
@@ -97,7 +92,6 @@ impl Obstacle {
         match self {
             Obstacle::NoKvm => "this kernel has no KVM".to_owned(),
             Obstacle::NoVm => "no running VM is visible".to_owned(),
-            Obstacle::KvmDenied => "/dev/kvm is closed to this user".to_owned(),
             Obstacle::NoTracefs => "this kernel has no tracefs".to_owned(),
             Obstacle::TracefsNotMounted => "tracefs is not mounted".to_owned(),
             Obstacle::TracefsDenied { at } => format!("{at} is closed to this user"),
@@ -126,7 +120,6 @@ impl Obstacle {
                 "load it: modprobe kvm_intel (or kvm_amd); in a guest, switch nested virtualization on"
             }
             Obstacle::NoVm => "start a VM, or look as root: another user's VMs are not visible",
-            Obstacle::KvmDenied => "join the group that owns it (usually kvm), or run as root",
             Obstacle::NoTracefs => "needs a kernel with CONFIG_FTRACE and CONFIG_TRACEPOINTS",
             Obstacle::TracefsNotMounted => "run as root: dwell then mounts it for itself alone",
             Obstacle::TracefsDenied { .. } => "run as root, or open it: mount -o remount,mode=755 PATH",

@@ -192,11 +192,6 @@ impl Sampler {
         &self.tracepoints
     }
 
-    /// The size of each ring buffer \[bytes\].
-    pub fn ring_bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The frequency of this machine's time-stamp counter \[kHz\]; `None` where the kernel does not compute
     /// its time from it.
     pub fn tsc_khz(&self) -> Option<u32> {

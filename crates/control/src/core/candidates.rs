@@ -125,21 +125,10 @@ where
     }
 }
 
-/// The least and the greatest value that the settings give each parameter, in the order of the table of parameters.
-pub(crate) fn permitted(settings: &[Setting]) -> Vec<(&'static str, i64, i64)> {
-    let Some(first) = settings.first() else { return vec![] };
-    let range = |(place, (param, value)): (usize, (&'static dwell_policy::param::Param, i64))| {
-        let values = settings.iter().filter_map(|setting| Some(setting.iter().nth(place)?.1));
-        let (least, most) =
-            values.fold((value, value), |(least, most), value| (least.min(value), most.max(value)));
-        (param.name, least, most)
-    };
-    first.iter().enumerate().map(range).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::tests::permitted;
     use dwell_policy::version::Version;
 
     #[test]

@@ -1,7 +1,6 @@
 //! The loop of decisions: trust, account, gate, choice and turns, period by period.
 
 use crate::core::account::{Account, Loss};
-use crate::core::candidates::permitted;
 use crate::core::change::{Cause, Change, writes};
 use crate::core::checks::Checks;
 use crate::core::choice::{Choice, FEWEST};
@@ -110,11 +109,6 @@ impl Controller {
     /// The settings that it chooses from, the originals first.
     pub fn candidates(&self) -> &[Setting] {
         self.choice.candidates()
-    }
-
-    /// The least and the greatest value that it ever gives each parameter.
-    pub fn permitted(&self) -> Vec<(&'static str, i64, i64)> {
-        permitted(self.candidates())
     }
 
     /// The setting in force and the state of the account.

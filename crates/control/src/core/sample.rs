@@ -86,11 +86,6 @@ impl Stretches {
         }
     }
 
-    /// Number of episodes, kept or not.
-    pub fn all(&self) -> u64 {
-        self.all
-    }
-
     /// The episodes that are kept, in their order; begins anew.
     pub fn take(&mut self) -> Vec<Episode> {
         let kept = std::mem::take(&mut self.kept);
@@ -198,12 +193,12 @@ mod tests {
     fn a_long_period_is_covered_from_its_beginning_to_its_end() {
         let mut stretches = Stretches::new(256);
         (0..100_000).for_each(|n| stretches.push(Episode::of(n)));
-        assert_eq!(stretches.all(), 100_000);
+        assert_eq!(stretches.all, 100_000);
         let kept = lengths(&stretches.take());
         assert!(kept.len() >= 128 && kept.len() <= 256, "{}", kept.len());
         assert!(kept[0] == 0 && kept[kept.len() - 1] > 85_000, "{:?}", kept.last());
         assert!(kept.chunks(STRETCH).all(|stretch| stretch.windows(2).all(|pair| pair[1] == pair[0] + 1)));
-        assert_eq!((stretches.all(), stretches.take().len()), (0, 0));
+        assert_eq!((stretches.all, stretches.take().len()), (0, 0));
     }
 
     #[test]

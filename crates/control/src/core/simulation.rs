@@ -552,7 +552,7 @@ mod tests {
             let terms = Terms { verify, ..Terms::at(K) };
             let originals = if from_never { never(layer) } else { originals(layer) };
             let (simulated, controller) = run_with(terms, originals, observation, &phases, seed);
-            let permitted = controller.permitted();
+            let permitted = crate::core::tests::permitted(controller.candidates());
             for change in &simulated.changes {
                 for ((param, value), (name, least, most)) in change.to.iter().zip(&permitted) {
                     prop_assert!(param.name == *name && (*least..=*most).contains(&value), "{change:?}");

@@ -1,4 +1,4 @@
-//! The two ways of setting a host timer for a guest deadline, and the rules of periodic timers.
+//! The two ways of setting a host timer for a guest deadline.
 
 use super::{GuestTsc, Revision};
 use crate::Nanos;
@@ -6,14 +6,8 @@ use crate::Nanos;
 /// The error with which the hv timer refuses a deadline.
 const ERANGE: i32 = 34;
 
-/// Default of the module parameter `min_timer_period_us` \[µs\] (arch/x86/kvm/x86.c).
-pub const MIN_TIMER_PERIOD_US_DEFAULT: u32 = 200;
-
 /// The largest value of the VMX preemption timer's 32-bit field.
 const PREEMPTION_TIMER_MAX: u64 = u32::MAX as u64;
-
-/// The preemption timer is not used where its longest time is shorter than this \[s\].
-const MIN_LONGEST_TIME_S: u64 = 10;
 
 /// CPUID leaf 0x15: TSC frequency = crystal clock × `ebx` / `eax`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,12 +43,6 @@ impl HvTimer {
         HvTimer { rate_shift, max_value: limit.min(PREEMPTION_TIMER_MAX) }
     }
 
-    /// Whether KVM uses the timer at all: not if it would expire more often than every 10 s at its maximum value.
-    pub fn is_used(rate_shift: u8, host_tsc_khz: u32) -> bool {
-        let counts_per_s = shift_right(u64::from(host_tsc_khz) * 1_000, rate_shift);
-        counts_per_s * MIN_LONGEST_TIME_S <= PREEMPTION_TIMER_MAX
-    }
-
     /// Tries to set the timer so that it expires `advance_ns` before `tscdeadline`, at the guest TSC `guest_tsc`.
     pub fn set(
         &self,
@@ -70,11 +58,6 @@ impl HvTimer {
             return Err(HvRefused::TooFar);
         }
         Ok(HvArmed { delta_tsc })
-    }
-
-    /// The count to program at a guest entry at host TSC `tsc` for an expiry at host TSC `target`; 0 if it has passed.
-    pub fn count_at_entry(&self, target: u64, tsc: u64) -> u64 {
-        shift_right(target.saturating_sub(tsc), self.rate_shift)
     }
 }
 
@@ -152,17 +135,6 @@ pub fn start_sw_tscdeadline(
     }
 }
 
-/// The period that KVM grants a periodic timer: at least `min_timer_period_us`. One-shot timers have no minimum.
-pub fn limit_periodic_timer(period: Nanos, min_timer_period_us: u32) -> Nanos {
-    period.max(Nanos::from_micros(u64::from(min_timer_period_us)))
-}
-
-/// When a periodic timer expires after its expiry at `target`: one period later, or now if that has passed. Missed
-/// periods are not caught up.
-pub fn advance_periodic_target(target: Nanos, period: Nanos, now: Nanos) -> Nanos {
-    Nanos(target.get().wrapping_add(period.get())).max(now)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,21 +180,6 @@ mod tests {
     }
 
     #[test]
-    fn fast_counting_timer_is_not_used() {
-        assert!(!HvTimer::is_used(0, 429_497));
-        assert!(HvTimer::is_used(0, 429_496));
-        assert!(HvTimer::is_used(5, 5_000_000));
-        assert!(HvTimer::is_used(200, u32::MAX));
-    }
-
-    #[test]
-    fn count_at_entry_is_zero_once_passed() {
-        assert_eq!(HV.count_at_entry(1_000, 900), 3);
-        assert_eq!(HV.count_at_entry(1_000, 1_000), 0);
-        assert_eq!(HV.count_at_entry(1_000, 2_000), 0);
-    }
-
-    #[test]
     fn hrtimer_needs_a_deadline_and_a_frequency() {
         assert_eq!(start_sw_tscdeadline(&GHZ, 0, 0, 0, Nanos(7)), SwArmed::Nothing);
         assert_eq!(start_sw_tscdeadline(&GuestTsc::new(0), 0, 9, 0, Nanos(7)), SwArmed::Nothing);
@@ -241,19 +198,6 @@ mod tests {
     fn far_deadline_wraps_to_a_near_hrtimer() {
         let far = u64::MAX / 1_000_000 + 2;
         assert_eq!(start_sw_tscdeadline(&GHZ, 0, far, 0, Nanos(0)), SwArmed::Hrtimer { expires: Nanos(1) });
-    }
-
-    #[test]
-    fn short_period_is_raised_and_long_one_kept() {
-        let min = MIN_TIMER_PERIOD_US_DEFAULT;
-        assert_eq!(limit_periodic_timer(Nanos(1), min), Nanos(200_000));
-        assert_eq!(limit_periodic_timer(Nanos(1_000_000), min), Nanos(1_000_000));
-    }
-
-    #[test]
-    fn missed_periods_are_not_caught_up() {
-        assert_eq!(advance_periodic_target(Nanos(100), Nanos(10), Nanos(105)), Nanos(110));
-        assert_eq!(advance_periodic_target(Nanos(100), Nanos(10), Nanos(155)), Nanos(155));
     }
 
     proptest! {

@@ -24,12 +24,11 @@
 //! 1. [`Revision::of`] a kernel version decides which rules apply.
 //! 2. [`PostingPredicate`] decides whether a vCPU's timers may be posted or use the hv timer; what [`disable_exits`]
 //!    granted to the guest is an input to both.
-//! 3. [`LapicTimer::write_tscdeadline`] arms: an hv attempt ([`HvTimer::set`]), else an hrtimer
+//! 3. Arming is an hv attempt ([`HvTimer::set`]), else an hrtimer
 //!    ([`start_sw_tscdeadline`]). Cycles and nanoseconds convert through [`GuestTsc`].
 //! 4. [`housekeeping::target`] is the pCPU on which an hrtimer fires.
-//! 5. [`LapicTimer::expire`] decides how the expiry is delivered to the guest.
-//! 6. [`LapicTimer::wait_lapic_expire`] spins until the deadline and tunes the [`Advance`].
-//! 7. [`Exits::of`] counts the VM exits per timer that was armed and fired; [`Setup`] puts a host and a VM together.
+//! 5. [`Advance::wait_lapic_expire`] spins until the deadline and tunes the advance.
+//! 6. [`Exits::of`] counts the VM exits per timer that was armed and fired; [`Setup`] puts a host and a VM together.
 //!
 //! # Limits
 //!
@@ -37,7 +36,8 @@
 //!   of them gets the rules of the older one except where a change is known to have come later; see [`Revision`].
 //! * Arithmetic (advance, wait, cycles, both ways of arming) is checked against the kernel's own compiled functions.
 //!   Paths, exit counts and housekeeping targets come from reading; no vector covers them.
-//! * The initial-count register is not decoded: one-shot and periodic timers come with target and period given.
+//! * The steps are not put together into a timer here, except as the oracle of the tests; one-shot and periodic timers
+//!   are not modelled.
 //! * Nested guests, the instruction-level fast paths' own refusals, and timers of a guest that is being migrated
 //!   between hosts are outside the model.
 //! * Time is always an argument; nothing here reads a clock.
@@ -48,10 +48,11 @@ pub mod housekeeping;
 mod advance;
 mod arm;
 mod exits;
-mod lapic;
 mod posting;
 mod revision;
 mod setup;
+#[cfg(test)]
+mod tests;
 mod tsc;
 
 pub use advance::{
@@ -59,12 +60,8 @@ pub use advance::{
     AdvanceParameter, Delay, LAPIC_TIMER_ADVANCE_DEFAULT, LAPIC_TIMER_ADVANCE_NS_DEFAULT, Waited,
     adjust_timer_advance, wait,
 };
-pub use arm::{
-    Cpuid15, HvArmed, HvRefused, HvTimer, MIN_TIMER_PERIOD_US_DEFAULT, SwArmed, advance_periodic_target,
-    limit_periodic_timer, start_sw_tscdeadline,
-};
+pub use arm::{Cpuid15, HvArmed, HvRefused, HvTimer, SwArmed, start_sw_tscdeadline};
 pub use exits::{Exits, Fire, Path};
-pub use lapic::{Armed, Clocks, Delivery, ExpiredBy, LapicTimer, PendingRequest, TimerMode, Vcpu};
 pub use posting::{
     PI_INJECT_TIMER_DEFAULT, PostingPredicate, VcpuConfig, VcpuState, pi_inject_timer_at_init,
 };

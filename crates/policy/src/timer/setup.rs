@@ -9,8 +9,7 @@ const EXPIRES: Nanos = Nanos(1_000_000);
 
 /// A host and a VM on it, as far as the delivery of the VM's timers depends on them.
 ///
-/// The timers are ordinary ones: in the future by more than the advance and within the hv timer's limit. What
-/// happens to the others is in [`LapicTimer`](super::LapicTimer).
+/// The timers are ordinary ones: in the future by more than the advance and within the hv timer's limit.
 ///
 /// ```
 /// use dwell_policy::timer::*;
@@ -99,7 +98,8 @@ impl Setup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timer::{Advance, Armed, Clocks, GuestTsc, LapicTimer, TimerMode, Vcpu};
+    use crate::timer::tests::lapic::{Armed, Clocks, LapicTimer, TimerMode, Vcpu};
+    use crate::timer::{Advance, GuestTsc};
     use proptest::prelude::*;
 
     fn setup(revision: Revision, bits: u32) -> Setup {

@@ -2,3 +2,17 @@
 
 mod loops;
 mod mixed;
+
+use dwell_policy::param::{Param, Setting};
+
+/// The least and the greatest value that the settings give each parameter, in the order of the table of parameters.
+pub(crate) fn permitted(settings: &[Setting]) -> Vec<(&'static str, i64, i64)> {
+    let Some(first) = settings.first() else { return vec![] };
+    let range = |(place, (param, value)): (usize, (&'static Param, i64))| {
+        let values = settings.iter().filter_map(|setting| Some(setting.iter().nth(place)?.1));
+        let (least, most) =
+            values.fold((value, value), |(least, most), value| (least.min(value), most.max(value)));
+        (param.name, least, most)
+    };
+    first.iter().enumerate().map(range).collect()
+}

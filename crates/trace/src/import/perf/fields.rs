@@ -7,7 +7,7 @@ use crate::import::number::{self, digits};
 use dwell_policy::arch::Arch;
 
 /// The state that `power:cpu_idle` names when a CPU leaves idle.
-pub(crate) const LEAVE: u32 = u32::MAX;
+pub const LEAVE: u32 = u32::MAX;
 
 /// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an
 /// exit that is not by HLT, a system call that cannot wait).

@@ -25,10 +25,10 @@ mod line;
 mod names;
 
 pub use events::{EventReader, EventSink, SLACK_NS};
+pub use fields::LEAVE;
 pub use fields::{exit_reason, parse, vcpu_of};
-pub use line::TextEvent;
+pub use line::{TextEvent, Time};
 
-pub(crate) use fields::LEAVE;
 pub(crate) use line::{Line, text};
 
 use super::{ImportSummary, Input, InputError};

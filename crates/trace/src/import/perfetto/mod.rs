@@ -13,7 +13,7 @@ mod wire;
 pub(super) use wire::begins_with_packet;
 
 use super::pieces::Pieces;
-use crate::export::Time;
+use crate::import::perf::Time;
 use event::{Described, Printed, describe, int, line, switch_text};
 use flate2::bufread::ZlibDecoder;
 use std::cmp::Reverse;

@@ -1,14 +1,13 @@
 //! The timer of one vCPU: from a write to its registers to the interrupt in the guest.
 
-use super::{
-    Advance, GuestTsc, Revision, SwArmed, VcpuConfig, VcpuState, Waited, advance_periodic_target,
-    start_sw_tscdeadline,
-};
 use crate::Nanos;
+use crate::timer::{
+    Advance, GuestTsc, Revision, SwArmed, VcpuConfig, VcpuState, Waited, start_sw_tscdeadline,
+};
 
 /// The timer mode in the LVT timer register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TimerMode {
+pub(crate) enum TimerMode {
     /// Expires once, at a target time.
     Oneshot,
     /// Expires at a target time and every period after it.
@@ -19,13 +18,13 @@ pub enum TimerMode {
 
 /// What stays the same while a vCPU runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Vcpu {
+pub(crate) struct Vcpu {
     /// The rules of the host's kernel.
-    pub revision: Revision,
+    pub(crate) revision: Revision,
     /// What the posting predicate looks at.
-    pub config: VcpuConfig,
+    pub(crate) config: VcpuConfig,
     /// The guest's clock.
-    pub tsc: GuestTsc,
+    pub(crate) tsc: GuestTsc,
 }
 
 impl Vcpu {
@@ -36,16 +35,16 @@ impl Vcpu {
 
 /// The clocks at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Clocks {
+pub(crate) struct Clocks {
     /// The guest's TSC \[cycles\].
-    pub guest_tsc: u64,
+    pub(crate) guest_tsc: u64,
     /// The host's CLOCK_MONOTONIC \[ns\].
-    pub ktime: Nanos,
+    pub(crate) ktime: Nanos,
 }
 
 /// What arming came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Armed {
+pub(crate) enum Armed {
     /// No timer runs: none was armed, or an interrupt is still pending.
     Nothing,
     /// The hv timer runs.
@@ -64,7 +63,7 @@ pub enum Armed {
 
 /// What noticed that the time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExpiredBy {
+pub(crate) enum ExpiredBy {
     /// Arming, on the vCPU's own thread: the deadline had passed or was nearer than the advance.
     Arming,
     /// An exit by the hv timer.
@@ -75,7 +74,7 @@ pub enum ExpiredBy {
 
 /// What KVM requests of a vCPU that has a pending timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PendingRequest {
+pub(crate) enum PendingRequest {
     /// `KVM_REQ_PENDING_TIMER`, up to 6.0.
     PendingTimer,
     /// `KVM_REQ_UNBLOCK`, from 6.1.
@@ -84,7 +83,7 @@ pub enum PendingRequest {
 
 /// How an expiry reaches the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Delivery {
+pub(crate) enum Delivery {
     /// One is pending already; the guest sees a single interrupt.
     Coalesced,
     /// Injected on the spot, by the vCPU's own thread.
@@ -121,28 +120,28 @@ pub enum Delivery {
 /// assert_eq!(delivery, Delivery::Pending { request: PendingRequest::Unblock, kick: true });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LapicTimer {
+pub(crate) struct LapicTimer {
     /// The mode in the LVT.
-    pub mode: TimerMode,
+    pub(crate) mode: TimerMode,
     /// Guest TSC at which the interrupt is due \[cycles\]; 0: none. The hv timer needs it in every mode.
-    pub tscdeadline: u64,
+    pub(crate) tscdeadline: u64,
     /// The deadline of the expiry that is under way, for the wait \[cycles\]; 0: none.
-    pub expired_tscdeadline: u64,
+    pub(crate) expired_tscdeadline: u64,
     /// When a one-shot or periodic timer expires \[ns, CLOCK_MONOTONIC\].
-    pub target_expiration: Nanos,
-    /// The period, after [`limit_periodic_timer`](super::limit_periodic_timer).
-    pub period: Nanos,
+    pub(crate) target_expiration: Nanos,
+    /// The period, after the least that KVM grants.
+    pub(crate) period: Nanos,
     /// Expirations counted and not delivered; while not 0 the vCPU does not block.
-    pub pending: u32,
+    pub(crate) pending: u32,
     /// How early the timer is set.
-    pub advance: Advance,
+    pub(crate) advance: Advance,
     /// The hv timer carries the present deadline.
-    pub hv_timer_in_use: bool,
+    pub(crate) hv_timer_in_use: bool,
 }
 
 impl LapicTimer {
     /// A timer that is not armed.
-    pub const fn new(mode: TimerMode, advance: Advance) -> LapicTimer {
+    pub(crate) const fn new(mode: TimerMode, advance: Advance) -> LapicTimer {
         LapicTimer {
             mode,
             tscdeadline: 0,
@@ -156,7 +155,7 @@ impl LapicTimer {
     }
 
     /// The guest writes `IA32_TSC_DEADLINE`. Ignored without an APIC (`apic_present`) and in the other modes.
-    pub fn write_tscdeadline(
+    pub(crate) fn write_tscdeadline(
         &mut self,
         vcpu: &Vcpu,
         apic_present: bool,
@@ -173,7 +172,7 @@ impl LapicTimer {
 
     /// Sets a host timer by the registers: the hv timer, or if that refuses an hrtimer. Also what a vCPU
     /// does after it blocked, and what it does with an hv timer after it moved to another pCPU.
-    pub fn restart(&mut self, vcpu: &Vcpu, now: Clocks) -> Armed {
+    pub(crate) fn restart(&mut self, vcpu: &Vcpu, now: Clocks) -> Armed {
         if self.mode != TimerMode::Periodic && self.pending > 0 {
             return Armed::Nothing;
         }
@@ -198,7 +197,7 @@ impl LapicTimer {
     }
 
     /// Hands the deadline to an hrtimer: where the hv timer refuses it, and before the vCPU blocks.
-    pub fn switch_to_sw_timer(&mut self, vcpu: &Vcpu, now: Clocks) -> Armed {
+    pub(crate) fn switch_to_sw_timer(&mut self, vcpu: &Vcpu, now: Clocks) -> Armed {
         self.hv_timer_in_use = false;
         match self.mode {
             TimerMode::TscDeadline => {
@@ -216,7 +215,13 @@ impl LapicTimer {
 
     /// The time has come. `state` is where the vCPU is at this instant; `wants_to_run` whether its VMM lets it enter
     /// the guest (no immediate exit requested), which counts from 6.1.y.
-    pub fn expire(&mut self, vcpu: &Vcpu, by: ExpiredBy, state: VcpuState, wants_to_run: bool) -> Delivery {
+    pub(crate) fn expire(
+        &mut self,
+        vcpu: &Vcpu,
+        by: ExpiredBy,
+        state: VcpuState,
+        wants_to_run: bool,
+    ) -> Delivery {
         let hv_timer_in_use = core::mem::take(&mut self.hv_timer_in_use);
         if self.pending > 0 {
             return Delivery::Coalesced;
@@ -242,7 +247,7 @@ impl LapicTimer {
     }
 
     /// Delivers what is pending, in the run loop before an entry; whether there was any.
-    pub fn inject_pending(&mut self) -> bool {
+    pub(crate) fn inject_pending(&mut self) -> bool {
         let pending = core::mem::take(&mut self.pending) > 0;
         if pending {
             self.delivered();
@@ -260,14 +265,14 @@ impl LapicTimer {
     }
 
     /// A periodic timer goes on: moves the target and returns it \[ns, CLOCK_MONOTONIC\].
-    pub fn next_period(&mut self, now: Nanos) -> Nanos {
+    pub(crate) fn next_period(&mut self, now: Nanos) -> Nanos {
         self.target_expiration = advance_periodic_target(self.target_expiration, self.period, now);
         self.target_expiration
     }
 
     /// Waits and tunes, before an entry or while posting; see [`Advance::wait_lapic_expire`]. Before an entry
     /// `vector_found` is whether the timer's vector is in the ISR (with APICv: the IRR); while posting it holds.
-    pub fn wait_lapic_expire(
+    pub(crate) fn wait_lapic_expire(
         &mut self,
         vcpu: &Vcpu,
         vector_found: bool,
@@ -287,6 +292,12 @@ impl LapicTimer {
         self.expired_tscdeadline = 0;
         Some(waited)
     }
+}
+
+/// When a periodic timer expires after its expiry at `target`: one period later, or now if that has passed. Missed
+/// periods are not caught up.
+fn advance_periodic_target(target: Nanos, period: Nanos, now: Nanos) -> Nanos {
+    Nanos(target.get().wrapping_add(period.get())).max(now)
 }
 
 #[cfg(test)]
@@ -315,6 +326,12 @@ mod tests {
         let mut timer = LapicTimer::new(TimerMode::TscDeadline, Advance::ADAPTIVE);
         let armed = timer.write_tscdeadline(vcpu, true, deadline, NOW);
         (timer, armed)
+    }
+
+    #[test]
+    fn missed_periods_are_not_caught_up() {
+        assert_eq!(advance_periodic_target(Nanos(100), Nanos(10), Nanos(105)), Nanos(110));
+        assert_eq!(advance_periodic_target(Nanos(100), Nanos(10), Nanos(155)), Nanos(155));
     }
 
     #[test]

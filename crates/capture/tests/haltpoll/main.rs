@@ -6,13 +6,15 @@
 //!
 //! `DWELL_DECISIONS` is how many decisions are wanted (20,000 if it is not set, 100,000 for the long form).
 
+mod decisions;
+
+use decisions::{Counts, Follower};
 use dwell_capture::{GuestSource, Observer, Recorder, Status, Target, Until};
 use dwell_machine::{Machine, Sysroot, cpu, kernel};
 use dwell_policy::guest::{Params, Revision};
 use dwell_policy::version::Version;
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_testing::say;
-use dwell_trace::decisions::{Counts, Follower};
 use dwell_trace::event::Event;
 use std::collections::BTreeMap;
 use std::fs;

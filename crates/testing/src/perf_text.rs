@@ -1,13 +1,13 @@
-//! Events as the text of `perf script`, for other tools and for [`import::perf`](crate::import::perf).
+//! Events as the text of `perf script`, for other tools and for [`import::perf`](dwell_trace::import::perf).
 //!
 //! Everything that an event has is written, so that the text gives the same recording as the events. What an
 //! event does not have (priorities, states of tasks, addresses) is written as zero or as the usual value.
 //! perf has no words for the events of QEMU's own trace, nor for the beginning of a gap; they are left out.
 
-use crate::event::{Event, EventKind, Interrupt, TracepointKind};
-use crate::import::perf::LEAVE;
-use crate::pairing::Names;
 use dwell_policy::arch::Arch;
+use dwell_trace::event::{Event, EventKind, Interrupt, TracepointKind};
+use dwell_trace::import::perf::{LEAVE, Time};
+use dwell_trace::pairing::Names;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
@@ -82,15 +82,6 @@ impl<W: Write> PerfText<W> {
 fn clean(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     name.trim().to_owned()
-}
-
-/// A time \[ns\] as seconds with nine decimals.
-pub(crate) struct Time(pub(crate) u64);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
-    }
 }
 
 /// Name and text of an event.

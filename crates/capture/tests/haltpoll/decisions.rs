@@ -16,59 +16,52 @@
 //! # What is explained and counted
 //! See [`Explained`].
 
-use crate::event::{Event, EventKind};
-use crate::pairing::ByNumber;
 use dwell_policy::guest::{self, Params, Revision, State};
-use serde::Serialize;
+use dwell_trace::event::{Event, EventKind};
+use dwell_trace::pairing::ByNumber;
 
 /// By how much the time between two events of `power:cpu_idle` may exceed the governor's \[ns\]: two programs
 /// or samples of a microsecond or two.
-pub const MARGIN_NS: u64 = 5_000;
+pub(crate) const MARGIN_NS: u64 = 5_000;
 
 /// Decisions that the policy alone does not have, by the reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Explained {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Explained {
     /// A poll that lasted longer than its window, and after which the CPU polled again: its wakeup came
     /// before the governor looked at the clock, which it does once in 201 pauses.
-    pub woken_past_the_window: u64,
+    pub(crate) woken_past_the_window: u64,
     /// The outcome is that of a time shorter by less than [`MARGIN_NS`]; 0 where the governor's own figure is known.
-    pub near_a_threshold: u64,
+    pub(crate) near_a_threshold: u64,
     /// The outcome is that of a setting that was in force earlier or later.
-    pub setting_changed: u64,
+    pub(crate) setting_changed: u64,
 }
 
-impl Explained {
-    pub const fn total(&self) -> u64 {
-        self.woken_past_the_window + self.near_a_threshold + self.setting_changed
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
     /// Idle states entered of which the governor's state before is known.
-    pub decisions: u64,
+    pub(crate) decisions: u64,
     /// Halts after which the window could change.
-    pub halts: u64,
+    pub(crate) halts: u64,
     /// Changes of the window, those that left it as it was included.
-    pub changes: u64,
+    pub(crate) changes: u64,
     /// Decisions and changes that are explained, by the reason.
-    pub explained: Explained,
+    pub(crate) explained: Explained,
     /// Decisions and changes that are not.
-    pub deviations: u64,
+    pub(crate) deviations: u64,
     /// Times that a CPU had to be followed anew, after lost events.
-    pub resumed: u64,
+    pub(crate) resumed: u64,
     /// Halts whose time by `power:cpu_idle` leads to another outcome than the governor's own figure; 0 where
     /// that is not known.
-    pub clock_differs: u64,
+    pub(crate) clock_differs: u64,
     /// The first deviations.
-    pub first: Vec<String>,
+    pub(crate) first: Vec<String>,
 }
 
 /// How many deviations are described.
 const DESCRIBED: usize = 10;
 
 /// Follows the governor of every CPU.
-pub struct Follower {
+pub(crate) struct Follower {
     revision: Revision,
     params: Params,
     /// Settings that were in force at other times of the trace.
@@ -103,7 +96,7 @@ type Change = Option<(u32, u32)>;
 
 impl Follower {
     /// Of a kernel whose governor has these parameters. `exact`: the trace has the governor's own figures.
-    pub fn new(revision: Revision, params: Params, exact: bool) -> Follower {
+    pub(crate) fn new(revision: Revision, params: Params, exact: bool) -> Follower {
         Follower {
             revision,
             params,
@@ -116,18 +109,18 @@ impl Follower {
 
     /// Another setting was in force at some time of the trace.
     #[must_use]
-    pub fn with_other(mut self, params: Params) -> Follower {
+    pub(crate) fn with_other(mut self, params: Params) -> Follower {
         self.others.push(params);
         self
     }
 
     /// What was compared so far.
-    pub fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 
     /// Takes the next event; they come in order of time.
-    pub fn observe(&mut self, event: &Event) {
+    pub(crate) fn observe(&mut self, event: &Event) {
         match event.kind {
             EventKind::CpuIdle { cpu, state: Some(state) } => self.enter(cpu, event.time_ns, state),
             EventKind::CpuIdle { cpu, state: None } => self.leave(cpu, event.time_ns),
@@ -252,7 +245,6 @@ fn outcome(revision: Revision, params: &Params, limit_ns: u64, halt_ns: u64) -> 
     cpu.reflect(params, State::Halt, halt_ns).map(|change| (change.old, change.new))
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
