@@ -106,6 +106,20 @@ pub fn remark(text: &str) {
     }
 }
 
+/// Prints what was found out, in the form that was asked for.
+pub fn result(
+    format: Format,
+    value: &impl Serialize,
+    table: impl FnOnce() -> Table,
+    words: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    match format {
+        Format::Json => json(value),
+        Format::Csv => csv(&table()),
+        Format::Table => text(&words()),
+    }
+}
+
 /// Prints a table as CSV.
 pub fn csv(table: &Table) -> anyhow::Result<()> {
     Ok(table.write_csv(io::stdout().lock())?)

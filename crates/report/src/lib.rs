@@ -15,4 +15,4 @@ mod table;
 
 pub use dwell_replay::number::{count, duration, number_of, percent, ratio, rounded};
 pub use histogram::histogram;
-pub use table::{Cell, Column, Table, wrap};
+pub use table::{Cell, Column, Rows, Table, wrap};

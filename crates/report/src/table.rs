@@ -91,6 +91,42 @@ impl Cell {
     }
 }
 
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell::Text(text)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.to_owned())
+    }
+}
+
+macro_rules! counts {
+    ($($number:ty)*) => {
+        $(impl From<$number> for Cell {
+            fn from(number: $number) -> Cell {
+                Cell::Count(number.into())
+            }
+        })*
+    };
+}
+
+counts!(u32 u64 u128);
+
+impl From<usize> for Cell {
+    fn from(number: usize) -> Cell {
+        Cell::Count(number as u128)
+    }
+}
+
+impl<C: Into<Cell>> From<Option<C>> for Cell {
+    fn from(value: Option<C>) -> Cell {
+        value.map_or(Cell::Missing, Into::into)
+    }
+}
+
 /// Blanks between two columns.
 const GAP: u16 = 2;
 
@@ -144,6 +180,12 @@ impl Table {
     /// A table without rows.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Table {
         Table { columns: columns.into_iter().collect(), rows: vec![] }
+    }
+
+    /// A table of these rows, without columns.
+    pub fn of<T: Copy>(rows: impl IntoIterator<Item = T>) -> Rows<T> {
+        let rows: Vec<T> = rows.into_iter().collect();
+        Rows { table: Table { columns: vec![], rows: vec![vec![]; rows.len()] }, rows }
     }
 
     /// Whether it has no row.
@@ -302,6 +344,29 @@ impl Table {
     }
 }
 
+/// A table that gets its columns one by one, each with what it shows of a row.
+pub struct Rows<T> {
+    rows: Vec<T>,
+    table: Table,
+}
+
+impl<T: Copy> Rows<T> {
+    /// Adds a column.
+    #[must_use]
+    pub fn column<C: Into<Cell>>(mut self, column: Column, cell: impl Fn(T) -> C) -> Rows<T> {
+        self.table.columns.push(column);
+        for (row, cells) in self.rows.iter().zip(&mut self.table.rows) {
+            cells.push(cell(*row).into());
+        }
+        self
+    }
+
+    /// The table.
+    pub fn table(self) -> Table {
+        self.table
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,6 +380,19 @@ mod tests {
         table.push([Cell::Text("kvm".into()), Cell::Nanos(12_345.0), Cell::Share(0.25)]);
         table.push([Cell::Text("a,\"b\"\x1b[2J".into()), Cell::Count(1_000)]);
         table
+    }
+
+    #[test]
+    fn columns_are_of_the_rows() {
+        let rows = [("a", 7, Some(0.5)), ("b", 8, None)];
+        let table = Table::of(&rows)
+            .column(Column::text("name", "name"), |row| row.0)
+            .column(Column::number("count", "count"), |row| row.1 as u64)
+            .column(Column::number("share", "share"), |row| row.2.map(Cell::Share))
+            .table();
+        let mut out = vec![];
+        table.write_csv(&mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "name,count,share\na,7,0.5\nb,8,\n");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::campaign::{CampaignArgs, Session};
 use anyhow::{Context, bail, ensure};
 use dwell_cli::failure::{Answer, Outcome};
-use dwell_cli::output::{self, Format, FormatArg};
+use dwell_cli::output::{self, FormatArg};
 use dwell_cli::progress;
 use dwell_lab::experiment::calibrate::{
     GAPS_US, OWN_ROUNDS, cost, longest_poll, measure, measure_own, own_costs,
@@ -75,11 +75,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
         }
         calibration.store(&path)?;
     }
-    match args.format.format {
-        Format::Json => output::json(&calibration)?,
-        Format::Csv => output::csv(&table(&calibration))?,
-        Format::Table => output::text(&people(&calibration))?,
-    }
+    output::result(args.format.format, &calibration, || table(&calibration), || people(&calibration))?;
     for note in notes {
         output::remark(&format!("note: {note}"));
     }

@@ -1,7 +1,7 @@
 //! `dwell apply`
 
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::state::{StateArgs, wait};
 use anyhow::{Context, anyhow, bail};
 use dwell_knobs::change::{self, Obstacle, Override, Permission, Ready};
@@ -10,7 +10,7 @@ use dwell_knobs::place::Place;
 use dwell_knobs::plan::{Plan, Write};
 use dwell_machine::Writable;
 use dwell_recording::regular;
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -170,35 +170,21 @@ fn report(args: &Args, ready: &Ready, change: Option<Id>) -> anyhow::Result<()> 
         kept: kept.collect(),
         notes: &ready.notes,
     };
-    match args.format.format {
-        Format::Json => output::json(&applied),
-        Format::Csv => output::csv(&table(&applied)),
-        Format::Table => output::text(&words(&applied)),
-    }
+    output::result(args.format.format, &applied, || table(&applied), || words(&applied))
 }
 
 fn table(applied: &Applied<'_>) -> Table {
-    let mut table = Table::new([
-        Column::text("knob", "knob"),
-        Column::number("from", "from"),
-        Column::number("to", "to"),
-        Column::number("wait, ms", "then_wait_ms").rank(2),
-        Column::text("place", "place").rank(1),
-    ]);
-    for write in applied.writes {
-        table.push([
-            Cell::Text(write.knob.clone()),
-            Cell::Text(write.from.to_string()),
-            Cell::Text(write.to.to_string()),
-            if write.then_wait_ms > 0 { Cell::Count(write.then_wait_ms.into()) } else { Cell::Missing },
-            Cell::Text(write.place.to_string()),
-        ]);
-    }
-    for kept in &applied.kept {
-        let place = Cell::Text(kept.place.to_string());
-        table.push([Cell::Text("(kept)".to_owned()), Cell::Missing, Cell::Missing, Cell::Missing, place]);
-    }
-    table
+    let writes = applied.writes.iter().map(|write| (Some(write), &write.place));
+    let kept = applied.kept.iter().map(|kept| (None, kept.place));
+    Table::of(writes.chain(kept))
+        .column(Column::text("knob", "knob"), |(write, _)| write.map_or("(kept)", |write| &write.knob))
+        .column(Column::number("from", "from"), |(write, _)| write.map(|write| write.from.to_string()))
+        .column(Column::number("to", "to"), |(write, _)| write.map(|write| write.to.to_string()))
+        .column(Column::number("wait, ms", "then_wait_ms").rank(2), |(write, _)| {
+            write.map(|write| write.then_wait_ms).filter(|&ms| ms > 0)
+        })
+        .column(Column::text("place", "place").rank(1), |(_, place)| place.to_string())
+        .table()
 }
 
 fn words(applied: &Applied<'_>) -> String {

@@ -5,7 +5,7 @@ mod recording;
 mod vms;
 
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::paint::Paint;
 use crate::privileges;
 use dwell_capture::doctor::Recordable;
@@ -70,11 +70,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let machine = args.sysroot.as_ref().map_or_else(Sysroot::of_this_machine, Sysroot::at);
     let report = Report::of(&machine);
-    match args.format.format {
-        Format::Json => output::json(&report)?,
-        Format::Csv => output::csv(&findings::table(&report.findings))?,
-        Format::Table => output::text(&text(&report, Paint::on(io::stdout().is_terminal())))?,
-    }
+    output::result(
+        args.format.format,
+        &report,
+        || findings::table(&report.findings),
+        || text(&report, Paint::on(io::stdout().is_terminal())),
+    )?;
     let grave = report.findings.iter().any(|finding| finding.severity >= Severity::Warning);
     Ok(if args.exit_code && grave { Answer::No } else { Answer::Yes })
 }

@@ -3,7 +3,7 @@
 mod words;
 
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::settings;
 use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
@@ -110,11 +110,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         capability: capability.last().map(|asked| told_of_capability(asked)).transpose()?,
         base: base.told,
     };
-    match args.format.format {
-        Format::Json => output::json(&told)?,
-        Format::Csv => output::csv(&words::table(&told))?,
-        Format::Table => output::text(&words::words(&told))?,
-    }
+    output::result(args.format.format, &told, || words::table(&told), || words::words(&told))?;
     Ok(Answer::Yes)
 }
 

@@ -7,7 +7,7 @@ use crate::model;
 use crate::output::{self, Format, FormatArg};
 use dwell_policy::Owner;
 use dwell_recording::accounting::{LONGEST_POLL_END_NS, many_went_on};
-use dwell_recording::summary::{Stats, Summary};
+use dwell_recording::summary::{IdlerSummary, Stats, Summary};
 use dwell_recording::timer::{Fire, TimerContents, TimerReader};
 use dwell_recording::{Metadata, OpenError, Reader};
 use dwell_report::{Cell, Column, Table, count, duration, histogram};
@@ -35,11 +35,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         opened => opened?,
     };
     let summary = Summary::of(&reader)?;
-    match args.format.format {
-        Format::Json => output::json(&summary)?,
-        Format::Csv => output::csv(&table(&summary))?,
-        Format::Table => output::text(&words(&args.file.display().to_string(), &summary))?,
-    }
+    output::result(
+        args.format.format,
+        &summary,
+        || table(&summary),
+        || words(&args.file.display().to_string(), &summary),
+    )?;
     Ok(Answer::Yes)
 }
 
@@ -66,26 +67,14 @@ fn timers(reader: &TimerReader, args: &Args) -> Outcome {
             }
         }
     }
-    let mut table = Table::new([
-        Column::text("vCPU", "vcpu"),
-        Column::number("timers", "timers"),
-        Column::number("/s", "timers_per_s").rank(1),
-        Column::number("exits", "exits"),
-        Column::number("/s", "exits_per_s").rank(1),
-    ]);
-    for vcpu in &contents.vcpus {
-        let rate = |number: u64| match span_ns {
-            0 => Cell::Missing,
-            ns => Cell::Rounded(number as f64 / ns as f64 * 1e9),
-        };
-        table.push([
-            Cell::Text(vcpu.name.clone()),
-            Cell::Count(vcpu.timers.into()),
-            rate(vcpu.timers),
-            Cell::Count(vcpu.exits.into()),
-            rate(vcpu.exits),
-        ]);
-    }
+    let rate = |number: u64| (span_ns > 0).then(|| Cell::Rounded(number as f64 / span_ns as f64 * 1e9));
+    let table = Table::of(&contents.vcpus)
+        .column(Column::text("vCPU", "vcpu"), |vcpu| vcpu.name.as_str())
+        .column(Column::number("timers", "timers"), |vcpu| vcpu.timers)
+        .column(Column::number("/s", "timers_per_s").rank(1), |vcpu| rate(vcpu.timers))
+        .column(Column::number("exits", "exits"), |vcpu| vcpu.exits)
+        .column(Column::number("/s", "exits_per_s").rank(1), |vcpu| rate(vcpu.exits))
+        .table();
     match args.format.format {
         Format::Json => output::json(&timers)?,
         Format::Csv => output::csv(&table)?,
@@ -165,61 +154,41 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     notes.chain(warnings.into_iter().flatten()).chain(contradictions).collect()
 }
 
+/// For all idlers together the share of idle time has no meaning, so neither it nor a rate is given.
 pub(crate) fn table(summary: &Summary) -> Table {
-    let mut table = Table::new([
-        Column::text("idler", "idler"),
-        Column::number("episodes", "episodes"),
-        Column::number("/s", "episodes_per_s").rank(1),
-        Column::number("idle", "idle_share").rank(1),
-        Column::number("min", "min_ns").rank(8),
-        Column::number("p5", "p5_ns").rank(6),
-        Column::number("p25", "p25_ns").rank(5),
-        Column::number("p50", "p50_ns"),
-        Column::number("p75", "p75_ns").rank(5),
-        Column::number("p95", "p95_ns").rank(3),
-        Column::number("p99", "p99_ns").rank(2),
-        Column::number("max", "max_ns").rank(7),
-        Column::number("mean", "mean_ns").rank(4),
-        Column::number("halted", "halted_share").rank(2),
-        Column::number("wakeup latency", "mean_wake_latency_ns").rank(3),
-    ]);
-    if summary.idlers.len() != 1 {
-        table.push(row("all", &summary.all, None, None));
-    }
-    for idler in &summary.idlers {
-        table.push(row(&idler.name, &idler.stats, Some(idler.span_ns), idler.idle_share()));
-    }
-    table
-}
-
-/// For all idlers together the share of idle time has no meaning, so neither it nor `span_ns` is given.
-fn row(name: &str, stats: &Stats, span_ns: Option<u64>, idle_share: Option<f64>) -> Vec<Cell> {
-    let nanos = |ns: f64| if stats.episodes > 0 { Cell::Nanos(ns) } else { Cell::Missing };
-    let quantile = |wanted: f64| {
-        let found = stats.quantiles.iter().find(|q| (q.quantile - wanted).abs() < 1e-9);
-        found.map_or(Cell::Missing, |q| nanos(q.idle_ns as f64))
+    let all = (summary.idlers.len() != 1).then_some(("all", &summary.all, None));
+    let idlers = summary.idlers.iter().map(|idler| (idler.name.as_str(), &idler.stats, Some(idler)));
+    let nanos = |stats: &Stats, ns: f64| (stats.episodes > 0).then_some(Cell::Nanos(ns));
+    let quantile = |stats: &Stats, wanted: f64| {
+        let found = stats.quantiles.iter().find(|q| (q.quantile - wanted).abs() < 1e-9)?;
+        nanos(stats, found.idle_ns as f64)
     };
-    let known = stats.halted + stats.polled;
-    let span = span_ns.filter(|&ns| ns > 0).map(|ns| ns as f64);
-    vec![
-        Cell::Text(name.to_owned()),
-        Cell::Count(stats.episodes.into()),
-        span.map_or(Cell::Missing, |ns| Cell::Rounded(stats.episodes as f64 / ns * 1e9)),
-        Cell::share(idle_share),
-        nanos(stats.min_ns as f64),
-        quantile(0.05),
-        quantile(0.25),
-        quantile(0.5),
-        quantile(0.75),
-        quantile(0.95),
-        quantile(0.99),
-        nanos(stats.max_ns as f64),
-        nanos(stats.mean_ns),
-        Cell::share((known > 0).then(|| stats.halted as f64 / known as f64)),
-        if stats.latencies > 0 {
-            Cell::Nanos(stats.total_latency_ns as f64 / stats.latencies as f64)
-        } else {
-            Cell::Missing
-        },
-    ]
+    let rate = |stats: &Stats, idler: Option<&IdlerSummary>| {
+        let ns = idler.map(|idler| idler.span_ns).filter(|&ns| ns > 0)?;
+        Some(Cell::Rounded(stats.episodes as f64 / ns as f64 * 1e9))
+    };
+    let share = |part: u64, all: u64| Cell::share((all > 0).then(|| part as f64 / all as f64));
+    Table::of(all.into_iter().chain(idlers))
+        .column(Column::text("idler", "idler"), |(name, ..)| name)
+        .column(Column::number("episodes", "episodes"), |(_, stats, _)| stats.episodes)
+        .column(Column::number("/s", "episodes_per_s").rank(1), |(_, stats, idler)| rate(stats, idler))
+        .column(Column::number("idle", "idle_share").rank(1), |(.., idler)| {
+            Cell::share(idler.and_then(IdlerSummary::idle_share))
+        })
+        .column(Column::number("min", "min_ns").rank(8), |(_, stats, _)| nanos(stats, stats.min_ns as f64))
+        .column(Column::number("p5", "p5_ns").rank(6), |(_, stats, _)| quantile(stats, 0.05))
+        .column(Column::number("p25", "p25_ns").rank(5), |(_, stats, _)| quantile(stats, 0.25))
+        .column(Column::number("p50", "p50_ns"), |(_, stats, _)| quantile(stats, 0.5))
+        .column(Column::number("p75", "p75_ns").rank(5), |(_, stats, _)| quantile(stats, 0.75))
+        .column(Column::number("p95", "p95_ns").rank(3), |(_, stats, _)| quantile(stats, 0.95))
+        .column(Column::number("p99", "p99_ns").rank(2), |(_, stats, _)| quantile(stats, 0.99))
+        .column(Column::number("max", "max_ns").rank(7), |(_, stats, _)| nanos(stats, stats.max_ns as f64))
+        .column(Column::number("mean", "mean_ns").rank(4), |(_, stats, _)| nanos(stats, stats.mean_ns))
+        .column(Column::number("halted", "halted_share").rank(2), |(_, stats, _)| {
+            share(stats.halted, stats.halted + stats.polled)
+        })
+        .column(Column::number("wakeup latency", "mean_wake_latency_ns").rank(3), |(_, stats, _)| {
+            (stats.latencies > 0).then(|| Cell::Nanos(stats.total_latency_ns as f64 / stats.latencies as f64))
+        })
+        .table()
 }

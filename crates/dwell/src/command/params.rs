@@ -9,7 +9,7 @@ use dwell_policy::catalogue::Entry;
 use dwell_policy::param::{self, Param};
 use dwell_policy::version::{NEWEST_KERNEL, NEWEST_QEMU, Version};
 use dwell_replay::{Catalogue, Versions};
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 use serde::Serialize;
 
 /// List the parameters of every rule, with units, ranges and defaults
@@ -51,16 +51,13 @@ fn policies(format: Format) -> Outcome {
     let policy =
         |entry: &Entry| Policy { name: entry.name, grammar: entry.grammar().to_string(), about: entry.about };
     let all: Vec<Policy> = catalogue.entries().map(policy).collect();
-    let mut table =
-        Table::new([Column::text("policy", "grammar"), Column::text("what it does", "about").rank(1)]);
-    for policy in &all {
-        table.push([Cell::Text(policy.grammar.clone()), Cell::Text(policy.about.to_owned())]);
-    }
-    match format {
-        Format::Json => output::json(&all)?,
-        Format::Csv => output::csv(&table)?,
-        Format::Table => output::text(&output::fitted(&table))?,
-    }
+    let table = || {
+        Table::of(&all)
+            .column(Column::text("policy", "grammar"), |policy| policy.grammar.as_str())
+            .column(Column::text("what it does", "about").rank(1), |policy| policy.about)
+            .table()
+    };
+    output::result(format, &all, table, || output::fitted(&table()))?;
     Ok(Answer::Yes)
 }
 
@@ -108,50 +105,29 @@ pub(crate) fn run(args: Args) -> Outcome {
         let version = versions.of(owner);
         described.extend(param::of_version(owner, version).filter_map(|param| Described::of(param, version)));
     }
-    match args.format.format {
-        Format::Json => output::json(&described)?,
-        Format::Csv => output::csv(&table(&described, true))?,
-        Format::Table => output::text(&output::fitted(&table(&described, false)))?,
-    }
+    output::result(
+        args.format.format,
+        &described,
+        || table(&described, true),
+        || output::fitted(&table(&described, false)),
+    )?;
     Ok(Answer::Yes)
 }
 
 fn table(described: &[Described], all_columns: bool) -> Table {
-    let mut columns = vec![
-        Column::text("layer", "layer").rank(0),
-        Column::text("parameter", "name"),
-        Column::text("unit", "unit").rank(2),
-        Column::number("least", "min").rank(3),
-        Column::number("greatest", "max").rank(3),
-        Column::number("default", "default"),
-        Column::text("version", "version").rank(4),
-        Column::text("what it does", "about").rank(1),
-        Column::text("0 means", "zero").rank(5),
-        Column::text("where it is set", "home").rank(6),
-    ];
-    if all_columns {
-        columns.push(Column::text("source", "source"));
+    let table = Table::of(described)
+        .column(Column::text("layer", "layer").rank(0), |param| param.layer)
+        .column(Column::text("parameter", "name"), |param| param.name)
+        .column(Column::text("unit", "unit").rank(2), |param| param.unit)
+        .column(Column::number("least", "min").rank(3), |param| param.min.to_string())
+        .column(Column::number("greatest", "max").rank(3), |param| param.max.to_string())
+        .column(Column::number("default", "default"), |param| param.default.to_string())
+        .column(Column::text("version", "version").rank(4), |param| param.version.as_str())
+        .column(Column::text("what it does", "about").rank(1), |param| param.about)
+        .column(Column::text("0 means", "zero").rank(5), |param| param.zero)
+        .column(Column::text("where it is set", "home").rank(6), |param| param.home);
+    if !all_columns {
+        return table.table();
     }
-    let mut table = Table::new(columns);
-    for param in described {
-        let number = |n: i64| Cell::Text(n.to_string());
-        let text = |t: &str| Cell::Text(t.to_owned());
-        let mut row = vec![
-            text(param.layer),
-            text(param.name),
-            text(param.unit),
-            number(param.min),
-            number(param.max),
-            number(param.default),
-            text(&param.version),
-            text(param.about),
-            text(param.zero),
-            text(param.home),
-        ];
-        if all_columns {
-            row.push(text(param.source));
-        }
-        table.push(row);
-    }
-    table
+    table.column(Column::text("source", "source"), |param| param.source).table()
 }

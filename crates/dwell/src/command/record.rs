@@ -3,7 +3,7 @@
 mod show;
 
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::progress;
 use crate::settings::VersionArgs;
@@ -213,11 +213,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         bail!("cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
     }
     let recorded = describe(output.display().to_string(), layer, sketched.sketch, &summary);
-    match common.format.format {
-        Format::Json => output::json(&recorded)?,
-        Format::Table => output::text(&words(&recorded))?,
-        Format::Csv => output::csv(&table(&recorded))?,
-    }
+    output::result(common.format.format, &recorded, || table(&recorded), || words(&recorded))?;
     Ok(Answer::Yes)
 }
 

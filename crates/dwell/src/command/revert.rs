@@ -9,7 +9,7 @@ use dwell_knobs::journal::{self, Id, Journal, JournalError, Readable};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_recording::with_causes;
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 use serde::Serialize;
 
 /// Restore the values from before a change
@@ -159,29 +159,24 @@ fn report(args: &Args, done: &[Reverted]) -> anyhow::Result<()> {
 }
 
 fn table(rows: &[Row<'_>]) -> Table {
-    let mut table = Table::new([
-        Column::number("change", "change"),
-        Column::text("original", "original"),
-        Column::text("outcome", "outcome"),
-        Column::text("found", "found").rank(2),
-        Column::text("place", "place").below(),
-    ]);
-    for row in rows {
-        let (outcome, found) = match row.outcome {
-            Of::Restored => ("restored", None),
-            Of::AlreadyBack => ("was restored already", None),
-            Of::Gone => ("no longer exists", None),
-            Of::Overwritten { found } => ("overwritten", Some(shown(found.as_deref()))),
-            Of::LeftAlone { found, .. } => ("left alone", Some(shown(found.as_deref()))),
-            Of::Failed { why } => ("failed", Some(why.clone())),
-        };
-        table.push([
-            Cell::Count(row.change.into()),
-            Cell::Text(shown(row.original.as_deref())),
-            Cell::Text(outcome.to_owned()),
-            found.map_or(Cell::Missing, Cell::Text),
-            Cell::Text(row.place.to_string()),
-        ]);
-    }
-    table
+    let outcome = |row: &Row<'_>| match row.outcome {
+        Of::Restored => "restored",
+        Of::AlreadyBack => "was restored already",
+        Of::Gone => "no longer exists",
+        Of::Overwritten { .. } => "overwritten",
+        Of::LeftAlone { .. } => "left alone",
+        Of::Failed { .. } => "failed",
+    };
+    let found = |row: &Row<'_>| match row.outcome {
+        Of::Overwritten { found } | Of::LeftAlone { found, .. } => Some(shown(found.as_deref())),
+        Of::Failed { why } => Some(why.clone()),
+        Of::Restored | Of::AlreadyBack | Of::Gone => None,
+    };
+    Table::of(rows)
+        .column(Column::number("change", "change"), |row| row.change)
+        .column(Column::text("original", "original"), |row| shown(row.original.as_deref()))
+        .column(Column::text("outcome", "outcome"), outcome)
+        .column(Column::text("found", "found").rank(2), found)
+        .column(Column::text("place", "place").below(), |row| row.place.to_string())
+        .table()
 }

@@ -4,7 +4,7 @@ mod check;
 
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, LatencyArg};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use anyhow::Context;
@@ -13,7 +13,7 @@ use dwell_fleet::{Input, Sketch};
 use dwell_policy::Nanos;
 use dwell_recording::{NewFile, Reader};
 use dwell_replay::Versions;
-use dwell_report::{Cell, Column, Table, count, duration};
+use dwell_report::{Column, Table, count, duration};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -96,11 +96,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let sketch = merged.context("no file was given")?;
     write(&sketch, output)?;
     let written = written(&sketch, output);
-    match args.format.format {
-        Format::Json => output::json(&written)?,
-        Format::Csv => output::csv(&table(&written))?,
-        Format::Table => output::text(&words(&written))?,
-    }
+    output::result(args.format.format, &written, || table(&written), || words(&written))?;
     Ok(Answer::Yes)
 }
 
@@ -168,29 +164,15 @@ fn words(written: &Written) -> String {
 
 /// A row for each rule.
 fn table(written: &Written) -> Table {
-    let mut table = Table::new([
-        Column::text("output", "output"),
-        Column::number("bytes", "bytes"),
-        Column::text("layer", "layer"),
-        Column::number("recordings", "recordings"),
-        Column::number("episodes", "episodes"),
-        Column::number("recorded", "recorded_ns"),
-        Column::text("rule", "rule"),
-        Column::text("version", "version"),
-        Column::number("settings", "settings"),
-    ]);
-    for rule in &written.rules {
-        table.push([
-            Cell::Text(written.output.clone()),
-            Cell::Count(written.bytes.into()),
-            Cell::Text(written.layer.to_owned()),
-            Cell::Count(written.recordings.into()),
-            Cell::Count(written.episodes.into()),
-            Cell::Count(written.recorded_ns.into()),
-            Cell::Text(rule.layer.to_owned()),
-            Cell::Text(rule.version.clone()),
-            Cell::Count(rule.settings as u128),
-        ]);
-    }
-    table
+    Table::of(&written.rules)
+        .column(Column::text("output", "output"), |_| written.output.clone())
+        .column(Column::number("bytes", "bytes"), |_| written.bytes)
+        .column(Column::text("layer", "layer"), |_| written.layer)
+        .column(Column::number("recordings", "recordings"), |_| written.recordings)
+        .column(Column::number("episodes", "episodes"), |_| written.episodes)
+        .column(Column::number("recorded", "recorded_ns"), |_| written.recorded_ns)
+        .column(Column::text("rule", "rule"), |rule| rule.layer)
+        .column(Column::text("version", "version"), |rule| rule.version.clone())
+        .column(Column::number("settings", "settings"), |rule| rule.settings)
+        .table()
 }

@@ -10,7 +10,7 @@ use dwell_knobs::journal::{self, Change, Entry, Id, Readable, State};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_machine::{Writable, identity};
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 use serde::Serialize;
 
 /// Print which of dwell's changes are in force
@@ -190,25 +190,14 @@ fn words(open: &[Open<'_>]) -> String {
 }
 
 fn table(open: &[Open<'_>]) -> Table {
-    let mut table = Table::new([
-        Column::number("change", "change"),
-        Column::text("knob", "knob"),
-        Column::text("before", "original"),
-        Column::text("set", "applied"),
-        Column::text("now", "standing"),
-        Column::text("place", "place").rank(2),
-    ]);
-    for (change, row) in open.iter().flat_map(|change| change.places.iter().map(move |row| (change, row))) {
-        table.push([
-            Cell::Count(change.change.into()),
-            Cell::Text(row.knob.unwrap_or("(kept in)").to_owned()),
-            Cell::Text(brief(row, row.original)),
-            Cell::Text(brief(row, row.applied)),
-            Cell::Text(row.standing.words(change.lease)),
-            Cell::Text(row.place.to_string()),
-        ]);
-    }
-    table
+    Table::of(open.iter().flat_map(|change| change.places.iter().map(move |row| (change, row))))
+        .column(Column::number("change", "change"), |(change, _)| change.change)
+        .column(Column::text("knob", "knob"), |(_, row)| row.knob.unwrap_or("(kept in)"))
+        .column(Column::text("before", "original"), |(_, row)| brief(row, row.original))
+        .column(Column::text("set", "applied"), |(_, row)| brief(row, row.applied))
+        .column(Column::text("now", "standing"), |(change, row)| row.standing.words(change.lease))
+        .column(Column::text("place", "place").rank(2), |(_, row)| row.place.to_string())
+        .table()
 }
 
 /// The text of a file is shown as its length.

@@ -82,41 +82,28 @@ pub(super) fn page(interval: &Interval) -> String {
 }
 
 fn table(interval: &Interval) -> Table {
-    let mut table = Table::new([
-        Column::number("after", "at_ns").rank(5),
-        Column::number("over", "span_ns").rank(5),
-        Column::text("VM", "vm"),
-        Column::text("process", "process").rank(2),
-        Column::number("polling CPU", "polled_share"),
-        Column::number("failed polls", "wasted_share").rank(4),
-        Column::number("success", "success_share").rank(3),
-        Column::number("polls", "polls").rank(4),
-        Column::number("halts", "halts").rank(3),
-        Column::text("halts are", "halts_are").rank(6),
-        Column::number("cost", "cost_ns"),
-        Column::number("least cost", "least_cost_ns"),
-        Column::number("gain at most", "gain_ns"),
-    ]);
-    let rows = interval.vms.iter().map(|vm| (vm.vm.to_string(), vm.process.clone(), &vm.figures));
-    for (vm, process, f) in rows.chain([("all".to_owned(), String::new(), &interval.total)]) {
-        let exactly = if f.bound.halts_exact { "exact" } else { "at most" };
-        table.push([
-            Cell::Nanos(interval.at_ns as f64),
-            Cell::Nanos(interval.span_ns as f64),
-            Cell::Text(vm),
-            Cell::Text(process),
-            Cell::Share(f.polled_share),
-            Cell::share(f.wasted_share),
-            Cell::share(f.success_share),
-            Cell::Count(f.bound.polls.into()),
-            Cell::Count(f.bound.halts.into()),
-            Cell::Text(exactly.to_owned()),
-            Cell::Nanos(f.bound.cost_ns as f64),
-            Cell::Nanos(f.bound.least_cost_ns as f64),
-            Cell::Nanos(f.bound.gain_ns as f64),
-        ]);
-    }
-    table
+    let rows: Vec<_> =
+        interval.vms.iter().map(|vm| (vm.vm.to_string(), vm.process.as_str(), &vm.figures)).collect();
+    let all = ("all".to_owned(), "", &interval.total);
+    Table::of(rows.iter().chain([&all]))
+        .column(Column::number("after", "at_ns").rank(5), |_| Cell::Nanos(interval.at_ns as f64))
+        .column(Column::number("over", "span_ns").rank(5), |_| Cell::Nanos(interval.span_ns as f64))
+        .column(Column::text("VM", "vm"), |row| row.0.as_str())
+        .column(Column::text("process", "process").rank(2), |row| row.1)
+        .column(Column::number("polling CPU", "polled_share"), |row| Cell::Share(row.2.polled_share))
+        .column(Column::number("failed polls", "wasted_share").rank(4), |row| Cell::share(row.2.wasted_share))
+        .column(Column::number("success", "success_share").rank(3), |row| Cell::share(row.2.success_share))
+        .column(Column::number("polls", "polls").rank(4), |row| row.2.bound.polls)
+        .column(Column::number("halts", "halts").rank(3), |row| row.2.bound.halts)
+        .column(Column::text("halts are", "halts_are").rank(6), |row| {
+            if row.2.bound.halts_exact { "exact" } else { "at most" }
+        })
+        .column(Column::number("cost", "cost_ns"), |row| Cell::Nanos(row.2.bound.cost_ns as f64))
+        .column(Column::number("least cost", "least_cost_ns"), |row| {
+            Cell::Nanos(row.2.bound.least_cost_ns as f64)
+        })
+        .column(Column::number("gain at most", "gain_ns"), |row| Cell::Nanos(row.2.bound.gain_ns as f64))
+        .table()
 }
 
 /// The rows of an interval as CSV, with a heading before the first.

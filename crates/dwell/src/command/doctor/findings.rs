@@ -3,20 +3,15 @@
 use super::Page;
 use crate::output;
 use dwell_knobs::finding::{Finding, Severity};
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 
 pub(super) fn table(findings: &[Finding]) -> Table {
-    let mut table = Table::new([
-        Column::text("severity", "severity"),
-        Column::text("what", "what"),
-        Column::text("why", "why"),
-        Column::text("remedy", "remedy"),
-    ]);
-    for finding in findings {
-        let words = [finding.severity.name(), &finding.what, &finding.why, &finding.remedy];
-        table.push(words.map(|word| Cell::Text(word.to_owned())));
-    }
-    table
+    Table::of(findings)
+        .column(Column::text("severity", "severity"), |finding| finding.severity.name())
+        .column(Column::text("what", "what"), |finding| finding.what.as_str())
+        .column(Column::text("why", "why"), |finding| finding.why.as_str())
+        .column(Column::text("remedy", "remedy"), |finding| finding.remedy.as_str())
+        .table()
 }
 
 pub(super) fn list(page: &mut Page, findings: &[Finding]) {

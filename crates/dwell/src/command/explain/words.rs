@@ -4,7 +4,7 @@ use super::{Comparison, Told};
 use crate::output;
 use dwell_knobs::explain::same::Sameness;
 use dwell_knobs::explain::{Effect, Explained};
-use dwell_report::{Cell, Column, Table, duration};
+use dwell_report::{Column, Table, duration};
 
 pub(super) fn words(told: &Told) -> String {
     let mut text = output::wrapped(&told.base);
@@ -88,26 +88,16 @@ fn apart(sameness: &Sameness) -> String {
 }
 
 pub(super) fn table(told: &Told) -> Table {
-    let mut table = Table::new([
-        Column::text("knob", "knob"),
-        Column::text("layer", "layer"),
-        Column::text("version", "version"),
-        Column::number("value", "value"),
-        Column::text("effect", "effect"),
-        Column::text("same as", "same_as"),
-        Column::text("scope", "scope"),
-    ]);
-    for explained in &told.explained {
-        let same: Vec<String> = explained.same_as.iter().map(ToString::to_string).collect();
-        table.push([
-            Cell::Text(explained.knob.to_owned()),
-            Cell::Text(explained.layer.to_owned()),
-            Cell::Text(explained.version.clone()),
-            Cell::Text(explained.value.to_string()),
-            Cell::Text(explained.effect.name().to_owned()),
-            Cell::Text(same.join(" ")),
-            Cell::Text(explained.scope_words.to_owned()),
-        ]);
-    }
-    table
+    let same = |explained: &Explained| {
+        explained.same_as.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    Table::of(&told.explained)
+        .column(Column::text("knob", "knob"), |explained| explained.knob)
+        .column(Column::text("layer", "layer"), |explained| explained.layer)
+        .column(Column::text("version", "version"), |explained| explained.version.as_str())
+        .column(Column::number("value", "value"), |explained| explained.value.to_string())
+        .column(Column::text("effect", "effect"), |explained| explained.effect.name())
+        .column(Column::text("same as", "same_as"), same)
+        .column(Column::text("scope", "scope"), |explained| explained.scope_words)
+        .table()
 }

@@ -3,7 +3,7 @@
 use super::{Idler, Recorded};
 use crate::output;
 use crate::progress::per_second;
-use dwell_report::{Cell, Column, Table, count, duration};
+use dwell_report::{Column, Table, count, duration};
 
 /// At most this many idlers are listed.
 const LISTED: usize = 10;
@@ -44,29 +44,18 @@ pub(super) fn words(recorded: &Recorded) -> String {
 
 /// One row per idler; figures of the whole recording are repeated in each.
 pub(super) fn table(recorded: &Recorded) -> Table {
-    let mut table = Table::new([
-        Column::text("output", "output"),
-        Column::text("layer", "layer"),
-        Column::text("idler", "idler"),
-        Column::number("episodes", "episodes"),
-        Column::number("elapsed_ns", "elapsed_ns"),
-        Column::number("events", "events"),
-        Column::number("lost_events", "lost_events"),
-        Column::number("incomplete_episodes", "incomplete_episodes"),
-    ]);
-    for idler in &recorded.idlers {
-        table.push([
-            Cell::Text(recorded.output.clone()),
-            Cell::Text(recorded.layer.to_owned()),
-            Cell::Text(idler.name.clone()),
-            Cell::Count(idler.episodes.into()),
-            Cell::Count(recorded.elapsed_ns),
-            Cell::Count(recorded.events.into()),
-            Cell::Count(recorded.lost_events.into()),
-            Cell::Count(recorded.incomplete_episodes.into()),
-        ]);
-    }
-    table
+    Table::of(&recorded.idlers)
+        .column(Column::text("output", "output"), |_| recorded.output.clone())
+        .column(Column::text("layer", "layer"), |_| recorded.layer)
+        .column(Column::text("idler", "idler"), |idler| idler.name.clone())
+        .column(Column::number("episodes", "episodes"), |idler| idler.episodes)
+        .column(Column::number("elapsed_ns", "elapsed_ns"), |_| recorded.elapsed_ns)
+        .column(Column::number("events", "events"), |_| recorded.events)
+        .column(Column::number("lost_events", "lost_events"), |_| recorded.lost_events)
+        .column(Column::number("incomplete_episodes", "incomplete_episodes"), |_| {
+            recorded.incomplete_episodes
+        })
+        .table()
 }
 
 /// Why nothing was recorded.

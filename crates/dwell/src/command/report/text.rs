@@ -143,19 +143,11 @@ fn polls(recording: &Recording) -> Table {
 
 /// The changes of a controller.
 fn decided(run: &Run) -> Table {
-    let mut table = Table::new([
-        Column::number("after", "at_ns"),
-        Column::text("cause", "cause"),
-        Column::text("change and reason", "reason"),
-    ]);
-    for change in &run.changes {
-        table.push([
-            Cell::Nanos(change.at_ns as f64),
-            Cell::Text(change.cause.clone()),
-            Cell::Text(change.reason.clone()),
-        ]);
-    }
-    table
+    Table::of(&run.changes)
+        .column(Column::number("after", "at_ns"), |change| Cell::Nanos(change.at_ns as f64))
+        .column(Column::text("cause", "cause"), |change| change.cause.clone())
+        .column(Column::text("change and reason", "reason"), |change| change.reason.clone())
+        .table()
 }
 
 /// The predictions of a plan.
@@ -172,56 +164,36 @@ fn promised(effect: &Effect) -> Table {
 }
 
 fn compared(comparison: &[Compared]) -> Table {
-    let mut table = Table::new([
-        Column::text("figure", "figure"),
-        Column::number("before", "before"),
-        Column::number("after", "after"),
-        Column::number("ratio", "ratio"),
-        Column::text("95 % interval", "interval"),
-    ]);
-    for Compared { figure, before, after, ratio } in comparison {
-        let value = |value: Option<f64>| match value {
-            Some(value) if figure.ends_with("_ns") => Cell::Nanos(value),
-            Some(value) => Cell::Rounded(value),
-            None => Cell::Missing,
-        };
-        let interval = |ratio: &dwell_stats::Interval| {
-            format!("[{}, {}]", dwell_report::ratio(ratio.low), dwell_report::ratio(ratio.high))
-        };
-        table.push([
-            Cell::Text((*figure).to_owned()),
-            value(*before),
-            value(*after),
-            Cell::ratio(ratio.map(|ratio| ratio.value)),
-            ratio.as_ref().map_or(Cell::Missing, |ratio| Cell::Text(interval(ratio))),
-        ]);
-    }
-    table
+    let value = |row: &Compared, value: Option<f64>| {
+        value.map(|value| if row.figure.ends_with("_ns") { Cell::Nanos(value) } else { Cell::Rounded(value) })
+    };
+    let interval = |ratio: &dwell_stats::Interval| {
+        format!("[{}, {}]", dwell_report::ratio(ratio.low), dwell_report::ratio(ratio.high))
+    };
+    Table::of(comparison)
+        .column(Column::text("figure", "figure"), |row| row.figure)
+        .column(Column::number("before", "before"), |row| value(row, row.before))
+        .column(Column::number("after", "after"), |row| value(row, row.after))
+        .column(Column::number("ratio", "ratio"), |row| Cell::ratio(row.ratio.map(|ratio| ratio.value)))
+        .column(Column::text("95 % interval", "interval"), |row| row.ratio.as_ref().map(interval))
+        .table()
 }
 
 fn beside(measured: &Measured) -> Table {
-    let mut table = Table::new([
-        Column::text("load and setting", "subject"),
-        Column::text("figure", "figure"),
-        Column::number("predicted", "predicted"),
-        Column::number("measured", "measured"),
-        Column::number("error", "error"),
-        Column::text("95 % interval", "interval"),
-    ]);
-    for row in &measured.rows {
-        let value = |value: f64| match row.figure.ends_with("_ns") {
-            true => Cell::Nanos(value),
-            false => Cell::Ratio(value),
-        };
-        let end = |end: f64| if end.is_finite() { percent(end) } else { "?".to_owned() };
-        table.push([
-            Cell::Text(row.subject.clone()),
-            Cell::Text(row.figure.to_string()),
-            value(row.predicted),
-            value(row.measured),
-            Cell::share(Some(row.error.value).filter(|value| value.is_finite())),
-            Cell::Text(format!("[{}, {}]", end(row.error.low), end(row.error.high))),
-        ]);
-    }
-    table
+    let value = |figure: &str, value: f64| {
+        if figure.ends_with("_ns") { Cell::Nanos(value) } else { Cell::Ratio(value) }
+    };
+    let end = |end: f64| if end.is_finite() { percent(end) } else { "?".to_owned() };
+    Table::of(&measured.rows)
+        .column(Column::text("load and setting", "subject"), |row| row.subject.as_str())
+        .column(Column::text("figure", "figure"), |row| row.figure.to_string())
+        .column(Column::number("predicted", "predicted"), |row| value(&row.figure, row.predicted))
+        .column(Column::number("measured", "measured"), |row| value(&row.figure, row.measured))
+        .column(Column::number("error", "error"), |row| {
+            Cell::share(Some(row.error.value).filter(|value| value.is_finite()))
+        })
+        .column(Column::text("95 % interval", "interval"), |row| {
+            format!("[{}, {}]", end(row.error.low), end(row.error.high))
+        })
+        .table()
 }

@@ -34,29 +34,16 @@ struct Checked {
 pub(super) fn check(args: &Args) -> Outcome {
     let rows = args.files.iter().map(|file| checked(args, file)).collect::<anyhow::Result<Vec<Checked>>>()?;
     let holds = rows.iter().all(|row| row.holds);
-    let mut table = Table::new([
-        Column::text("recording", "recording"),
-        Column::number("bytes", "bytes"),
-        Column::number("episodes", "episodes"),
-        Column::number("settings", "settings"),
-        Column::number("largest error", "largest_error"),
-        Column::number("of optimum", "optimum_error"),
-        Column::number("its bound", "optimum_bound"),
-        Column::text("bounds", "bounds"),
-    ]);
-    for row in &rows {
-        let holds = if row.holds { "hold" } else { "do not hold" };
-        table.push([
-            Cell::Text(row.recording.clone()),
-            Cell::Count(row.bytes as u128),
-            Cell::Count(row.episodes.into()),
-            Cell::Count(row.settings as u128),
-            Cell::share(Some(row.largest_error)),
-            Cell::share(Some(row.optimum_error)),
-            Cell::share(Some(row.optimum_bound)),
-            Cell::Text(holds.to_owned()),
-        ]);
-    }
+    let table = Table::of(&rows)
+        .column(Column::text("recording", "recording"), |row| row.recording.as_str())
+        .column(Column::number("bytes", "bytes"), |row| row.bytes)
+        .column(Column::number("episodes", "episodes"), |row| row.episodes)
+        .column(Column::number("settings", "settings"), |row| row.settings)
+        .column(Column::number("largest error", "largest_error"), |row| Cell::Share(row.largest_error))
+        .column(Column::number("of optimum", "optimum_error"), |row| Cell::Share(row.optimum_error))
+        .column(Column::number("its bound", "optimum_bound"), |row| Cell::Share(row.optimum_bound))
+        .column(Column::text("bounds", "bounds"), |row| if row.holds { "hold" } else { "do not hold" })
+        .table();
     match args.format.format {
         Format::Json => output::json(&rows)?,
         Format::Csv => output::csv(&table)?,

@@ -4,7 +4,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format};
 use crate::state::{ago, title};
 use dwell_knobs::journal::{Change, Readable};
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 
 pub(super) fn run(Readable { changes, unreadable }: Readable, format: Format) -> Outcome {
     match format {
@@ -18,26 +18,14 @@ pub(super) fn run(Readable { changes, unreadable }: Readable, format: Format) ->
 }
 
 fn table(changes: &[Change]) -> Table {
-    let mut table = Table::new([
-        Column::number("change", "change"),
-        Column::text("state", "state"),
-        Column::text("since", "since_unix_s"),
-        Column::text("layer", "layer").rank(2),
-        Column::text("kept", "kept").rank(3),
-        Column::text("verified", "verified").rank(1),
-        Column::text("what", "what"),
-    ]);
-    for change in changes {
-        let verdict = change.verifications.last().map(|last| last.verdict.words());
-        table.push([
-            Cell::Count(change.id.into()),
-            Cell::Text(change.state.name().to_owned()),
-            Cell::Text(ago(change.since_unix_s)),
-            Cell::Text(change.plan.owner.name().to_owned()),
-            Cell::Text(if change.kept { "yes" } else { "no" }.to_owned()),
-            verdict.map_or(Cell::Missing, |verdict| Cell::Text(verdict.to_owned())),
-            Cell::Text(title(change)),
-        ]);
-    }
-    table
+    let verdict = |change: &Change| Some(change.verifications.last()?.verdict.words());
+    Table::of(changes)
+        .column(Column::number("change", "change"), |change| change.id)
+        .column(Column::text("state", "state"), |change| change.state.name())
+        .column(Column::text("since", "since_unix_s"), |change| ago(change.since_unix_s))
+        .column(Column::text("layer", "layer").rank(2), |change| change.plan.owner.name())
+        .column(Column::text("kept", "kept").rank(3), |change| if change.kept { "yes" } else { "no" })
+        .column(Column::text("verified", "verified").rank(1), verdict)
+        .column(Column::text("what", "what"), title)
+        .table()
 }

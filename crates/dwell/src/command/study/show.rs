@@ -53,31 +53,20 @@ fn table(at: &AtPrice) -> Table {
 
 /// A row for each price, recording and policy.
 pub(super) fn long(studied: &Studied) -> Table {
-    let mut table = Table::new([
-        Column::number("halt cost", "halt_cost_ns"),
-        Column::text("recording", "recording"),
-        Column::text("layer", "layer"),
-        Column::text("fitted", "fitted"),
-        Column::number("episodes", "episodes"),
-        Column::text("policy", "policy"),
-        Column::number("/optimum", "cost_over_optimum"),
-    ]);
-    for at in &studied.prices {
-        for one in &at.recordings {
-            for subject in Subject::all() {
-                table.push([
-                    Cell::Count(at.halt_cost_ns.into()),
-                    Cell::Text(one.recording.clone()),
-                    Cell::Text(one.layer.to_owned()),
-                    Cell::Text(one.fitted.to_string()),
-                    Cell::Count(one.episodes.into()),
-                    Cell::Text(subject.name().to_owned()),
-                    Cell::ratio(one.cost_over_optimum[subject.name()]),
-                ]);
-            }
-        }
-    }
-    table
+    let recordings = studied.prices.iter().flat_map(|at| at.recordings.iter().map(move |one| (at, one)));
+    let rows =
+        recordings.flat_map(|(at, one)| Subject::all().into_iter().map(move |subject| (at, one, subject)));
+    Table::of(rows)
+        .column(Column::number("halt cost", "halt_cost_ns"), |(at, ..)| at.halt_cost_ns)
+        .column(Column::text("recording", "recording"), |(_, one, _)| one.recording.as_str())
+        .column(Column::text("layer", "layer"), |(_, one, _)| one.layer)
+        .column(Column::text("fitted", "fitted"), |(_, one, _)| one.fitted.to_string())
+        .column(Column::number("episodes", "episodes"), |(_, one, _)| one.episodes)
+        .column(Column::text("policy", "policy"), |(.., subject)| subject.name())
+        .column(Column::number("/optimum", "cost_over_optimum"), |(_, one, subject)| {
+            Cell::ratio(one.cost_over_optimum[subject.name()])
+        })
+        .table()
 }
 
 pub(super) fn print(studied: &Studied) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::vm::VmArgs;
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::settings;
 use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::Effect;
@@ -49,11 +49,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     let machine = Sysroot::at(&args.sysroot);
     let kernel = args.kernel.map_or_else(|| here(&machine), Ok)?;
     let posting = posting(&args.vm, args.pi_inject_timer, kernel, &machine)?;
-    match args.format.format {
-        Format::Json => output::json(&posting)?,
-        Format::Csv => output::csv(&posting.upgrade_table().unwrap_or_else(|| posting.rules_table(true)))?,
-        Format::Table => output::text(&posting.words())?,
-    }
+    output::result(
+        args.format.format,
+        &posting,
+        || posting.upgrade_table().unwrap_or_else(|| posting.rules_table(true)),
+        || posting.words(),
+    )?;
     Ok(Answer::Yes)
 }
 
@@ -274,19 +275,12 @@ fn needed(row: &RuleRow) -> &[Precondition] {
 }
 
 fn changes_table(kernel: &str, upgrade: &Upgrade) -> Table {
-    let mut table = Table::new([
-        Column::text("what", "what"),
-        Column::text(kernel, "before"),
-        Column::text(&upgrade.to, "after"),
-        Column::text("changes", "changes"),
-    ]);
-    for change in &upgrade.changes {
-        table.push([
-            Cell::Text(change.what.to_owned()),
-            Cell::Text(change.before.clone()),
-            Cell::Text(change.after.clone()),
-            Cell::Text(if change.changes { "yes" } else { "no" }.to_owned()),
-        ]);
-    }
-    table
+    Table::of(&upgrade.changes)
+        .column(Column::text("what", "what"), |change| change.what)
+        .column(Column::text(kernel, "before"), |change| change.before.clone())
+        .column(Column::text(&upgrade.to, "after"), |change| change.after.clone())
+        .column(Column::text("changes", "changes"), |change| {
+            if change.changes { "yes" } else { "no" }.to_owned()
+        })
+        .table()
 }

@@ -2,12 +2,12 @@
 
 use crate::command::record::{Common, command_line};
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format};
+use crate::output;
 use crate::progress::{self, per_second};
 use crate::{model, privileges, stop};
 use dwell_capture::Until;
 use dwell_recording::timer::{TimerContents, VcpuRows};
-use dwell_report::{Cell, Column, Table, count, duration};
+use dwell_report::{Column, Table, count, duration};
 use dwell_timer::record::{TimerRecorder, TimerSummary};
 use serde::Serialize;
 use std::time::Duration;
@@ -68,11 +68,7 @@ pub(super) fn run(args: Args) -> Outcome {
         incomplete: status.incomplete,
         vcpus: contents.vcpus.clone(),
     };
-    match format.format {
-        Format::Json => output::json(&recorded)?,
-        Format::Table => output::text(&words(&recorded, &contents))?,
-        Format::Csv => output::csv(&table(&recorded))?,
-    }
+    output::result(format.format, &recorded, || table(&recorded), || words(&recorded, &contents))?;
     Ok(Answer::Yes)
 }
 
@@ -97,27 +93,14 @@ fn words(recorded: &Recorded, contents: &TimerContents) -> String {
 
 /// One row per vCPU; figures of the whole recording are repeated in each.
 fn table(recorded: &Recorded) -> Table {
-    let mut table = Table::new([
-        Column::text("output", "output"),
-        Column::text("vcpu", "vcpu"),
-        Column::number("timers", "timers"),
-        Column::number("exits", "exits"),
-        Column::number("elapsed_ns", "elapsed_ns"),
-        Column::number("events", "events"),
-        Column::number("lost_events", "lost_events"),
-        Column::number("incomplete", "incomplete"),
-    ]);
-    for vcpu in &recorded.vcpus {
-        table.push([
-            Cell::Text(recorded.output.clone()),
-            Cell::Text(vcpu.name.clone()),
-            Cell::Count(vcpu.timers.into()),
-            Cell::Count(vcpu.exits.into()),
-            Cell::Count(recorded.elapsed_ns),
-            Cell::Count(recorded.events.into()),
-            Cell::Count(recorded.lost_events.into()),
-            Cell::Count(recorded.incomplete.into()),
-        ]);
-    }
-    table
+    Table::of(&recorded.vcpus)
+        .column(Column::text("output", "output"), |_| recorded.output.clone())
+        .column(Column::text("vcpu", "vcpu"), |vcpu| vcpu.name.clone())
+        .column(Column::number("timers", "timers"), |vcpu| vcpu.timers)
+        .column(Column::number("exits", "exits"), |vcpu| vcpu.exits)
+        .column(Column::number("elapsed_ns", "elapsed_ns"), |_| recorded.elapsed_ns)
+        .column(Column::number("events", "events"), |_| recorded.events)
+        .column(Column::number("lost_events", "lost_events"), |_| recorded.lost_events)
+        .column(Column::number("incomplete", "incomplete"), |_| recorded.incomplete)
+        .table()
 }

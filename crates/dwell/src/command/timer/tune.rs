@@ -6,7 +6,7 @@ use super::words;
 use crate::command::record::command_line;
 use crate::command::tune::plan;
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::overwrite::may_write;
 use crate::{quantity, settings};
 use anyhow::Context;
@@ -91,11 +91,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     if let Some(before) = &before {
         let change = Change { before, after: &after };
-        match args.format.format {
-            Format::Json => output::json(&Page::of(&after, Some(before), &command_line()))?,
-            Format::Csv => output::csv(&change.exits_table())?,
-            Format::Table => output::text(&change.text())?,
-        }
+        output::result(
+            args.format.format,
+            &Page::of(&after, Some(before), &command_line()),
+            || change.exits_table(),
+            || change.text(),
+        )?;
         return Ok(Answer::Yes);
     }
     words::print(&after, args.format.format, args.by_reason)?;

@@ -91,68 +91,55 @@ impl Words<'_> {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new([
-            Column::number("timer exits/s", "timer_exits_per_s"),
-            Column::number("host time", "timer_time_share"),
-            Column::number("posted/s", "posted_per_s"),
-            Column::number("exits/s", "exits_per_s").rank(3),
-            Column::number("elsewhere/s", "interrupts_elsewhere_per_s").rank(4),
-            Column::number("vCPUs/CPU", "vcpus_per_cpu").rank(2),
-            Column::text("set-up", "setup").below(),
-        ]);
         let advice = &self.0.advice;
-        let mut push = |name: String, cost: &Cost, vcpus_per_cpu: Option<f64>| {
-            let rate = |number: u64| Cell::Rounded(per_s(number as f64, advice));
-            let share = cost.timer_time_ns.map(|ns| per_s(ns, advice) / 1e9);
-            table.push([
-                rate(cost.timer_exits),
-                share.map_or_else(|| Cell::Text("not known".to_owned()), Cell::Share),
-                rate(cost.posted),
-                rate(cost.exits()),
-                rate(cost.interrupts_elsewhere),
-                Cell::ratio(vcpus_per_cpu.map(f64::floor)),
-                Cell::Text(name),
-            ]);
-        };
-        push("as recorded".to_owned(), &advice.recorded, None);
-        push("bound: timers without exits".to_owned(), &advice.without_timer_exits, None);
-        for row in &advice.rows {
-            push(name(row), &row.cost, row.vcpus_per_cpu);
-        }
-        table
+        let rows = rows(advice);
+        let rate = |number: u64| Cell::Rounded(per_s(number as f64, advice));
+        Table::of(&rows)
+            .column(Column::number("timer exits/s", "timer_exits_per_s"), |row| rate(row.1.timer_exits))
+            .column(Column::number("host time", "timer_time_share"), |row| share(row.1.timer_time_ns, advice))
+            .column(Column::number("posted/s", "posted_per_s"), |row| rate(row.1.posted))
+            .column(Column::number("exits/s", "exits_per_s").rank(3), |row| rate(row.1.exits()))
+            .column(Column::number("elsewhere/s", "interrupts_elsewhere_per_s").rank(4), |row| {
+                rate(row.1.interrupts_elsewhere)
+            })
+            .column(Column::number("vCPUs/CPU", "vcpus_per_cpu").rank(2), |row| {
+                Cell::ratio(row.2.map(f64::floor))
+            })
+            .column(Column::text("set-up", "setup").below(), |row| row.0.as_str())
+            .table()
     }
 
     /// The exits by reason, of what was recorded and of each set-up.
     fn by_reason(&self) -> Table {
-        let mut table = Table::new([
-            Column::text("reason", "reason"),
-            Column::number("exits/s", "exits_per_s"),
-            Column::number("host time", "time_share"),
-            Column::text("set-up", "setup"),
-        ]);
         let advice = &self.0.advice;
-        let mut push = |name: &str, cost: &Cost| {
-            for (reason, exits) in &cost.reasons {
-                let share = exits.time_ns.map(|ns| per_s(ns, advice) / 1e9);
-                table.push([
-                    Cell::Text(reason.clone()),
-                    Cell::Rounded(per_s(exits.exits as f64, advice)),
-                    share.map_or_else(|| Cell::Text("not known".to_owned()), Cell::Share),
-                    Cell::Text(name.to_owned()),
-                ]);
-            }
-        };
-        push("as recorded", &advice.recorded);
-        push("bound: timers without exits", &advice.without_timer_exits);
-        for row in &advice.rows {
-            push(&name(row), &row.cost);
-        }
-        table
+        let rows = rows(advice);
+        let reasons =
+            rows.iter().flat_map(|row| row.1.reasons.iter().map(move |(reason, exits)| (row, reason, exits)));
+        Table::of(reasons)
+            .column(Column::text("reason", "reason"), |(_, reason, _)| reason.as_str())
+            .column(Column::number("exits/s", "exits_per_s"), |(.., exits)| {
+                Cell::Rounded(per_s(exits.exits as f64, advice))
+            })
+            .column(Column::number("host time", "time_share"), |(.., exits)| share(exits.time_ns, advice))
+            .column(Column::text("set-up", "setup"), |(row, ..)| row.0.as_str())
+            .table()
     }
 }
 
 fn per_s(number: f64, advice: &TimerAdvice) -> f64 {
     number * 1e9 / advice.span_ns.max(1) as f64
+}
+
+/// What was recorded, its bound, and the set-ups: name, cost, vCPUs for each CPU.
+fn rows(advice: &TimerAdvice) -> Vec<(String, &Cost, Option<f64>)> {
+    let recorded = ("as recorded".to_owned(), &advice.recorded, None);
+    let bound = ("bound: timers without exits".to_owned(), &advice.without_timer_exits, None);
+    let rows = advice.rows.iter().map(|row| (name(row), &row.cost, row.vcpus_per_cpu));
+    [recorded, bound].into_iter().chain(rows).collect()
+}
+
+fn share(time_ns: Option<f64>, advice: &TimerAdvice) -> Cell {
+    time_ns.map_or_else(|| "not known".into(), |ns| Cell::Share(per_s(ns, advice) / 1e9))
 }
 
 fn name(row: &SetupRow) -> String {
@@ -161,23 +148,12 @@ fn name(row: &SetupRow) -> String {
 }
 
 fn advances_table(advances: &[Late], advice: &TimerAdvice) -> Table {
-    let mut table = Table::new([
-        Column::text("advance", "advance"),
-        Column::number("timers", "timers"),
-        Column::number("late, mean", "mean_ns"),
-        Column::number("late, p99", "p99_ns"),
-        Column::number("spin, mean", "mean_spin_ns"),
-        Column::number("spin", "spin_share"),
-    ]);
-    for late in advances {
-        table.push([
-            Cell::Text(late.advance.clone()),
-            Cell::Count(late.timers.into()),
-            Cell::Nanos(late.mean_ns),
-            Cell::Nanos(late.p99_ns),
-            Cell::Nanos(late.mean_spin_ns),
-            Cell::Share(per_s(late.spin_ns, advice) / 1e9),
-        ]);
-    }
-    table
+    Table::of(advances)
+        .column(Column::text("advance", "advance"), |late| late.advance.clone())
+        .column(Column::number("timers", "timers"), |late| late.timers)
+        .column(Column::number("late, mean", "mean_ns"), |late| Cell::Nanos(late.mean_ns))
+        .column(Column::number("late, p99", "p99_ns"), |late| Cell::Nanos(late.p99_ns))
+        .column(Column::number("spin, mean", "mean_spin_ns"), |late| Cell::Nanos(late.mean_spin_ns))
+        .column(Column::number("spin", "spin_share"), |late| Cell::Share(per_s(late.spin_ns, advice) / 1e9))
+        .table()
 }

@@ -38,27 +38,18 @@ pub(crate) fn rows(state: &State) -> Vec<Exact> {
 
 /// The idlers as a table.
 pub(crate) fn table(state: &State) -> Table {
-    let mut table = Table::new([
-        Column::text("idler", "idler"),
-        Column::number("wakeups/s", "wakeups_per_s"),
-        Column::number("idle p50", "idle_p50_ns"),
-        Column::number("idle p99", "idle_p99_ns").rank(2),
-        Column::number("window", "window_ns"),
-        Column::number("success", "success_share").rank(1),
-        Column::number("polling CPU", "polling_share"),
-    ]);
-    for row in state.rows() {
-        table.push([
-            Cell::Text(row.idler.to_string()),
-            Cell::Rounded(row.wakeups_per_s),
-            Cell::Nanos(row.p50_ns as f64),
-            Cell::Nanos(row.p99_ns as f64),
-            row.window_ns.map_or(Cell::Missing, |ns| Cell::Nanos(ns as f64)),
-            Cell::share(row.success),
-            Cell::share(row.polling),
-        ]);
-    }
-    table
+    let rows = state.rows();
+    Table::of(&rows)
+        .column(Column::text("idler", "idler"), |row| row.idler.to_string())
+        .column(Column::number("wakeups/s", "wakeups_per_s"), |row| Cell::Rounded(row.wakeups_per_s))
+        .column(Column::number("idle p50", "idle_p50_ns"), |row| Cell::Nanos(row.p50_ns as f64))
+        .column(Column::number("idle p99", "idle_p99_ns").rank(2), |row| Cell::Nanos(row.p99_ns as f64))
+        .column(Column::number("window", "window_ns"), |row| {
+            row.window_ns.map_or(Cell::Missing, |ns| Cell::Nanos(ns as f64))
+        })
+        .column(Column::number("success", "success_share").rank(1), |row| Cell::share(row.success))
+        .column(Column::number("polling CPU", "polling_share"), |row| Cell::share(row.polling))
+        .table()
 }
 
 /// The table, and the histogram of the first idler.

@@ -123,32 +123,23 @@ impl ByWork {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new([
-            Column::text("policy", "role"),
-            Column::number("speed", "speed"),
-            Column::text("", "speed_range"),
-            Column::number("cost/work", "cost_per_work_ns"),
-            Column::text("", "cost_range"),
-            Column::number("cycle", "cycle_ns"),
-            Column::number("CPU/s", "cpu_s"),
-            Column::text("setting", "setting").below(),
-        ]);
         let present = self.settings.first().map(|row| row.setting.clone()).unwrap_or_default();
-        for SettingByWork { role, setting, work } in &self.settings {
-            let differing = setting.differing_from(&present);
-            let words = if differing.is_empty() { setting.to_string() } else { differing.to_string() };
-            table.push([
-                Cell::Text((*role).to_owned()),
-                Cell::ratio(Some(work.speed.middle)),
-                Cell::Text(format!("({})", between(work.speed, ratio))),
-                Cell::Text(duration(work.cost_ns.middle)),
-                Cell::Text(format!("({})", between(work.cost_ns, duration))),
-                Cell::Text(duration(work.cycle_ns.middle)),
-                Cell::ratio(Some(work.cpu_s.middle)),
-                Cell::Text(words),
-            ]);
-        }
-        table
+        let setting = |row: &SettingByWork| {
+            let differing = row.setting.differing_from(&present);
+            if differing.is_empty() { row.setting.to_string() } else { differing.to_string() }
+        };
+        Table::of(&self.settings)
+            .column(Column::text("policy", "role"), |row| row.role)
+            .column(Column::number("speed", "speed"), |row| Cell::Ratio(row.work.speed.middle))
+            .column(Column::text("", "speed_range"), |row| format!("({})", between(row.work.speed, ratio)))
+            .column(Column::number("cost/work", "cost_per_work_ns"), |row| duration(row.work.cost_ns.middle))
+            .column(Column::text("", "cost_range"), |row| {
+                format!("({})", between(row.work.cost_ns, duration))
+            })
+            .column(Column::number("cycle", "cycle_ns"), |row| duration(row.work.cycle_ns.middle))
+            .column(Column::number("CPU/s", "cpu_s"), |row| Cell::Ratio(row.work.cpu_s.middle))
+            .column(Column::text("setting", "setting").below(), setting)
+            .table()
     }
 
     fn sources(&self) -> String {

@@ -135,73 +135,56 @@ fn rows(verification: &Verification) -> Vec<Row> {
 }
 
 fn for_people(verification: &Verification) -> Table {
-    let mut table = Table::new([
-        Column::text("figure", "figure"),
-        Column::number("predicted before", "predicted_before").rank(3),
-        Column::number("predicted after", "predicted_after").rank(1),
-        Column::number("measured before", "before"),
-        Column::number("measured after", "after"),
-        Column::number("difference", "difference"),
-        Column::text("95 % interval", "interval").rank(2),
-        Column::text("A/A", "control").rank(4),
-    ]);
-    for row in rows(verification) {
-        let cell = |value: Option<f64>| value.map_or(Cell::Missing, |value| Cell::Text((row.shown)(value)));
-        let within = |interval: Option<Interval>| {
-            let limits = interval.and_then(|interval| interval.limits());
-            limits.map_or(Cell::Missing, |[low, high]| {
-                Cell::Text(format!("{} to {}", (row.shown)(low), (row.shown)(high)))
-            })
-        };
-        let [before, after] = row.measured.map(|measured| measured.map(|measured| measured.value));
-        table.push([
-            Cell::Text(row.name.clone()),
-            cell(row.predicted[0]),
-            cell(row.predicted[1]),
-            cell(before),
-            cell(after),
-            cell(row.difference.map(|difference| difference.value)),
-            within(row.difference),
-            within(row.control),
-        ]);
-    }
-    table
+    let shown = |row: &Row, value: Option<f64>| value.map(row.shown);
+    let measured = |row: &Row, at: usize| shown(row, row.measured[at].map(|measured| measured.value));
+    let within = |row: &Row, interval: Option<Interval>| {
+        let limits = interval.and_then(|interval| interval.limits());
+        limits.map(|[low, high]| format!("{} to {}", (row.shown)(low), (row.shown)(high)))
+    };
+    Table::of(&rows(verification))
+        .column(Column::text("figure", "figure"), |row| row.name.as_str())
+        .column(Column::number("predicted before", "predicted_before").rank(3), |row| {
+            shown(row, row.predicted[0])
+        })
+        .column(Column::number("predicted after", "predicted_after").rank(1), |row| {
+            shown(row, row.predicted[1])
+        })
+        .column(Column::number("measured before", "before"), |row| measured(row, 0))
+        .column(Column::number("measured after", "after"), |row| measured(row, 1))
+        .column(Column::number("difference", "difference"), |row| {
+            shown(row, row.difference.map(|difference| difference.value))
+        })
+        .column(Column::text("95 % interval", "interval").rank(2), |row| within(row, row.difference))
+        .column(Column::text("A/A", "control").rank(4), |row| within(row, row.control))
+        .table()
 }
 
 /// In the units of the names: ns/s for CPU time, ns or a number for what is promised by unit of work.
 fn for_programs(verification: &Verification) -> Table {
-    let mut table = Table::new([
-        Column::text("figure", "figure"),
-        Column::number("predicted before", "predicted_before"),
-        Column::number("predicted after", "predicted_after"),
-        Column::number("measured before", "before"),
-        Column::number("measured after", "after"),
-        Column::number("difference", "difference"),
-        Column::number("from", "difference_low_95"),
-        Column::number("to", "difference_high_95"),
-        Column::number("A/A from", "control_low_95"),
-        Column::number("A/A to", "control_high_95"),
-    ]);
     let names = verification
         .figures
         .iter()
         .map(|of| of.figure.name())
         .chain(verification.work.iter().flat_map(|of| [of.unit.per_s(), of.unit.promised_per_unit()]));
-    let known = |value: Option<f64>| value.filter(|v| v.is_finite()).map_or(Cell::Missing, Cell::Rounded);
-    for (name, row) in names.zip(rows(verification)) {
-        let [before, after] = row.measured.map(|measured| measured.map(|measured| measured.value));
-        table.push([
-            Cell::Text(name.to_owned()),
-            known(row.predicted[0]),
-            known(row.predicted[1]),
-            known(before),
-            known(after),
-            known(row.difference.map(|of| of.value)),
-            known(row.difference.map(|of| of.low)),
-            known(row.difference.map(|of| of.high)),
-            known(row.control.map(|of| of.low)),
-            known(row.control.map(|of| of.high)),
-        ]);
-    }
-    table
+    let rows = rows(verification);
+    let known = |value: Option<f64>| value.filter(|v| v.is_finite()).map(Cell::Rounded);
+    let measured = |row: &Row, at: usize| known(row.measured[at].map(|measured| measured.value));
+    Table::of(names.zip(&rows))
+        .column(Column::text("figure", "figure"), |(name, _)| name)
+        .column(Column::number("predicted before", "predicted_before"), |(_, row)| known(row.predicted[0]))
+        .column(Column::number("predicted after", "predicted_after"), |(_, row)| known(row.predicted[1]))
+        .column(Column::number("measured before", "before"), |(_, row)| measured(row, 0))
+        .column(Column::number("measured after", "after"), |(_, row)| measured(row, 1))
+        .column(Column::number("difference", "difference"), |(_, row)| {
+            known(row.difference.map(|of| of.value))
+        })
+        .column(Column::number("from", "difference_low_95"), |(_, row)| {
+            known(row.difference.map(|of| of.low))
+        })
+        .column(Column::number("to", "difference_high_95"), |(_, row)| {
+            known(row.difference.map(|of| of.high))
+        })
+        .column(Column::number("A/A from", "control_low_95"), |(_, row)| known(row.control.map(|of| of.low)))
+        .column(Column::number("A/A to", "control_high_95"), |(_, row)| known(row.control.map(|of| of.high)))
+        .table()
 }

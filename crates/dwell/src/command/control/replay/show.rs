@@ -22,47 +22,27 @@ pub(super) fn costs(simulated: &Simulated) -> Vec<Slice> {
 }
 
 pub(super) fn changes(controlled: &Controlled) -> Table {
-    let mut table = Table::new([
-        Column::number("after", "at_ns"),
-        Column::text("setting", "setting"),
-        Column::number("writes", "writes"),
-        Column::text("change and reason", "reason"),
-    ]);
-    for change in &controlled.changes {
-        table.push([
-            Cell::Nanos(change.at_ns() as f64),
-            Cell::Text(change.to().to_string()),
-            Cell::Count(change.writes as u128),
-            Cell::Text(change.reason.clone()),
-        ]);
-    }
-    table
+    Table::of(&controlled.changes)
+        .column(Column::number("after", "at_ns"), |change| Cell::Nanos(change.at_ns() as f64))
+        .column(Column::text("setting", "setting"), |change| change.to().to_string())
+        .column(Column::number("writes", "writes"), |change| change.writes)
+        .column(Column::text("change and reason", "reason"), |change| change.reason.clone())
+        .table()
 }
 
 /// What control costs each VM.
 pub(super) fn vms(vms: &[Vm]) -> Table {
-    let mut table = Table::new([
-        Column::text("VM", "file"),
-        Column::number("weight", "weight"),
-        Column::number("limit", "most_loss"),
-        Column::number("cost", "controlled_ns"),
-        Column::number("originals", "originals_ns"),
-        Column::number("ratio", "ratio"),
-        Column::number("vetoes", "vetoes"),
-    ]);
-    for vm in vms {
-        let [controlled, originals] = [vm.controlled_ns, vm.originals_ns].map(|ns| ns as f64);
-        table.push([
-            Cell::Text(vm.file.clone()),
-            Cell::Text(vm.weight.to_string()),
-            Cell::share(vm.most_loss),
-            Cell::Nanos(controlled),
-            Cell::Nanos(originals),
-            Cell::Ratio(controlled / originals),
-            Cell::Count(vm.vetoes.into()),
-        ]);
-    }
-    table
+    Table::of(vms)
+        .column(Column::text("VM", "file"), |vm| vm.file.as_str())
+        .column(Column::number("weight", "weight"), |vm| vm.weight.to_string())
+        .column(Column::number("limit", "most_loss"), |vm| Cell::share(vm.most_loss))
+        .column(Column::number("cost", "controlled_ns"), |vm| Cell::Nanos(vm.controlled_ns as f64))
+        .column(Column::number("originals", "originals_ns"), |vm| Cell::Nanos(vm.originals_ns as f64))
+        .column(Column::number("ratio", "ratio"), |vm| {
+            Cell::Ratio(vm.controlled_ns as f64 / vm.originals_ns as f64)
+        })
+        .column(Column::number("vetoes", "vetoes"), |vm| vm.vetoes)
+        .table()
 }
 
 pub(super) fn print(controlled: &Controlled) -> anyhow::Result<()> {

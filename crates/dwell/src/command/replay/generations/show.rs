@@ -65,21 +65,14 @@ pub(super) fn table(results: &[Result]) -> Table {
 }
 
 fn weights_table(smoothed: &[Weight]) -> Table {
-    let mut table = Table::new([
-        Column::number("weight", "weight"),
-        Column::number("smoothed block time", "mean_handler_ns"),
-        Column::number("forgotten", "forgotten_share"),
-        Column::number("polling time", "mean_window_ns"),
-    ]);
-    for row in smoothed {
-        table.push([
-            Cell::Text(row.weight.to_string()),
-            Cell::Nanos(row.mean_handler_ns),
-            Cell::Share(row.forgotten_share),
-            Cell::Nanos(row.mean_window_ns),
-        ]);
-    }
-    table
+    Table::of(smoothed)
+        .column(Column::number("weight", "weight"), |row| row.weight.to_string())
+        .column(Column::number("smoothed block time", "mean_handler_ns"), |row| {
+            Cell::Nanos(row.mean_handler_ns)
+        })
+        .column(Column::number("forgotten", "forgotten_share"), |row| Cell::Share(row.forgotten_share))
+        .column(Column::number("polling time", "mean_window_ns"), |row| Cell::Nanos(row.mean_window_ns))
+        .table()
 }
 
 pub(super) fn print(compared: &Compared) -> anyhow::Result<()> {
