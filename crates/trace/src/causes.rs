@@ -5,6 +5,11 @@
 //! that CPU idles or has just taken an interrupt ([`IN_INTERRUPT_NS`]): most sources do not have whether an event is of
 //! a task or of an interrupt above it. An interrupt from another CPU counts only where the CPU idles: what that CPU woke
 //! it has woken itself.
+//!
+//! The switches of some tasks may have no events, as those of the idle task of some CPUs have none for perf. Where
+//! an event is of another task than the one that was switched in last, a switch in between was not seen: the end of the
+//! one is not known, and the other is taken to have begun with the event before on this CPU, or its waking or the last
+//! segment of another CPU if that was later.
 
 use crate::event::{Event, EventKind, Interrupt};
 use crate::guest::{GuestPairing, GuestSource};
@@ -39,6 +44,8 @@ struct Cpu {
     interrupt: Option<(u64, Interrupt)>,
     /// The idle state that was entered last, since the last switch.
     state: Option<u32>,
+    /// When its last event was \[ns\].
+    seen_ns: u64,
 }
 
 /// Makes segments out of events that come in order of time.
@@ -46,8 +53,8 @@ struct SegmentPairing {
     polling_state: Option<u32>,
     names_of: Box<dyn Names>,
     cpus: ByNumber<u32, Cpu>,
-    /// What woke a task that does not run yet.
-    woken: ByNumber<i32, Cause>,
+    /// What woke a task that does not run yet, and when \[ns\].
+    woken: ByNumber<i32, (Cause, u64)>,
     /// Tasks that were switched out while runnable.
     preempted: ByNumber<i32, ()>,
     tasks: ByNumber<i32, u32>,
@@ -55,6 +62,8 @@ struct SegmentPairing {
     names: Vec<(i32, Option<String>)>,
     /// In the order in which they began, which is that of their numbers; those that run are not yet there.
     rows: Vec<Option<Segment>>,
+    /// When the last one began \[ns\].
+    started_ns: u64,
     left_out: u64,
 }
 
@@ -69,13 +78,20 @@ impl SegmentPairing {
             tasks: ByNumber::default(),
             names: vec![],
             rows: vec![],
+            started_ns: 0,
             left_out: 0,
         }
     }
 
     fn observe(&mut self, event: &Event) {
+        self.observe_kind(event);
+        self.cpus.entry(event.cpu).or_default().seen_ns = event.time_ns;
+    }
+
+    fn observe_kind(&mut self, event: &Event) {
         match event.kind {
             EventKind::Switch { prev, prev_runnable, next } => {
+                self.correct(event.cpu, prev);
                 self.out(event.cpu, prev, event.time_ns, prev_runnable == Some(true));
                 let cpu = self.cpus.entry(event.cpu).or_default();
                 cpu.interrupt = None;
@@ -91,7 +107,10 @@ impl SegmentPairing {
             EventKind::CpuIdle { cpu, state: Some(state) } => {
                 self.cpus.entry(cpu).or_default().state = Some(state);
             }
-            EventKind::Waking { woken, .. } => self.waking(woken, event),
+            EventKind::Waking { woken, .. } => {
+                self.correct(event.cpu, event.tid);
+                self.waking(woken, event);
+            }
             EventKind::Interrupt(kind) => {
                 self.cpus.entry(event.cpu).or_default().interrupt = Some((event.time_ns, kind));
             }
@@ -99,6 +118,20 @@ impl SegmentPairing {
             EventKind::Gap { cpu, .. } => self.lost(Some(cpu)),
             _ => {}
         }
+    }
+
+    /// The task `tid` runs on `cpu`, whatever was switched in last.
+    fn correct(&mut self, cpu: u32, tid: i32) {
+        let state = self.cpus.entry(cpu).or_default();
+        if tid <= 0 || state.running.is_none_or(|running| running.tid == tid) {
+            return;
+        }
+        let seen_ns = state.seen_ns;
+        (state.running, state.interrupt, state.state) = (None, None, None);
+        let woken_ns = self.woken.get(&tid).map_or(0, |(_, woken_ns)| *woken_ns);
+        // Segments are in order of their start.
+        let start_ns = seen_ns.max(woken_ns).max(self.started_ns);
+        self.switched_in(cpu, tid, start_ns, None);
     }
 
     fn waking(&mut self, woken: i32, event: &Event) {
@@ -115,7 +148,7 @@ impl SegmentPairing {
             (None, None) if event.tid > 0 => return,
             _ => Cause::Interrupt { woken_ns },
         };
-        self.woken.insert(woken, cause);
+        self.woken.insert(woken, (cause, woken_ns));
     }
 
     fn out(&mut self, cpu: u32, tid: i32, at_ns: u64, is_runnable: bool) {
@@ -142,8 +175,9 @@ impl SegmentPairing {
         let woken = self.woken.remove(&tid);
         let cause = match self.preempted.remove(&tid) {
             Some(()) => Cause::Preempted,
-            None => woken.unwrap_or(Cause::Unknown),
+            None => woken.map_or(Cause::Unknown, |(cause, _)| cause),
         };
+        self.started_ns = at_ns;
         if self.rows.len() >= MOST_SEGMENTS {
             self.left_out += 1;
             return;
@@ -324,6 +358,29 @@ mod tests {
         let causes: Vec<Cause> = found.iter().map(|found| found.3).collect();
         let by_task = Cause::Task { waker: 0, offset_ns: 29_001 + IN_INTERRUPT_NS };
         assert_eq!(causes, [Cause::Unknown, Cause::Interrupt { woken_ns: 31_000 }, by_task]);
+    }
+
+    /// The task 9 emits no switch.
+    #[test]
+    fn a_switch_without_an_event_is_found_by_the_next_event() {
+        let found = causes(&[
+            switch(1_000, 0, 0, 7, false),
+            switch(2_000, 1, 0, 9, false),
+            waking(3_000, 0, 7, 8),
+            waking(6_000, 1, 8, 7),
+            switch(7_000, 0, 7, 0, false),
+            switch(8_000, 1, 8, 0, false),
+            switch(9_000, 0, 0, 7, false),
+            switch(10_000, 0, 7, 0, false),
+        ]);
+        assert_eq!(
+            found,
+            [
+                (0, 1_000, 6_000, Cause::Unknown),
+                (1, 3_000, 5_000, Cause::Task { waker: 0, offset_ns: 2_000 }),
+                (0, 9_000, 1_000, Cause::Task { waker: 1, offset_ns: 3_000 }),
+            ]
+        );
     }
 
     #[test]

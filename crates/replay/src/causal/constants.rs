@@ -39,4 +39,7 @@ pub enum External {
     Absolute,
     /// So long after the task last ran as in the recording: disks, remote servers, sleeps.
     Relative,
+    /// Relative of a task that is mostly woken by others: what else wakes it once in a while must not hold it back to that
+    /// time where it is done with the rest sooner. Absolute of any other.
+    ByTask,
 }

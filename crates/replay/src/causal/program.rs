@@ -67,6 +67,17 @@ impl Row {
     }
 }
 
+/// Which tasks are mostly woken by others.
+fn driven(segments: &Segments) -> Vec<bool> {
+    let mut of_task = vec![[0u64; 2]; segments.tasks.len()];
+    for row in &segments.rows {
+        if row.cause != Cause::Preempted {
+            of_task[row.task as usize][usize::from(matches!(row.cause, Cause::Task { .. }))] += 1;
+        }
+    }
+    of_task.iter().map(|[others, coupled]| coupled > others).collect()
+}
+
 /// A segment wakes the task of another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wakeup {
@@ -109,6 +120,12 @@ impl Program {
             poll_step: Nanos(segments.poll_step_ns),
             leading: vec![],
         };
+        let driven = driven(segments);
+        let is_relative = |task: u32| match external {
+            External::Absolute => false,
+            External::Relative => true,
+            External::ByTask => driven[task as usize],
+        };
         let mut wakeups: Vec<(u32, Wakeup)> = vec![];
         for (number, (row, &after_halt)) in (0u32..).zip(rows.iter().zip(&halted)) {
             let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
@@ -131,8 +148,8 @@ impl Program {
                     Arrival::Woken
                 }
                 (Cause::Preempted, Some(_)) => Arrival::After(0, ready_ns),
-                (Cause::Timer { .. } | Cause::Interrupt { .. }, Some(ended_ns))
-                    if external == External::Relative =>
+                (Cause::Timer { .. } | Cause::Interrupt { .. } | Cause::Unknown, Some(ended_ns))
+                    if is_relative(row.task) =>
                 {
                     let ns = (ready_ns - ended_ns).saturating_sub(hidden_ns);
                     Arrival::After(ns, ready_ns)

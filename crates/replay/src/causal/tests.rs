@@ -473,7 +473,9 @@ proptest! {
 /// A recording of the machine's own ping-pong gives back its constants, and predicts the other setting.
 #[test]
 fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
-    let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, CONSTANTS, &[]);
+    // What is assumed of it where a recording does not show it.
+    let constants = Constants { longer_segment_ns: 1_000, ..CONSTANTS };
+    let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, constants, &[]);
     let truth = |rule: &Rule| program.replay(rule).unwrap().work_per_s().unwrap();
     let (polls, halts) = (truth(&Rule::Always), truth(&Rule::Never));
     let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, Nanos(20_000), None);
@@ -489,4 +491,42 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // Each unit of work has a halt and nothing else.
     assert!((work.cost_ns.middle / 20_000.0 - 1.0).abs() < 0.01, "{work:?}");
     assert_eq!(predictor.leading(), [0, 1]);
+}
+
+/// A timer wakes one of the two once, and one segment has no known cause: both in time for the recorded setting.
+#[test]
+fn what_seldom_wakes_a_task_does_not_hold_it_back() {
+    let mut recorded = ping_pong(5_000, 20_000, 500);
+    let row = &mut recorded.rows[700];
+    row.cause = Cause::Timer { woken_ns: row.start_ns - 20_000 };
+    recorded.rows[901].cause = Cause::Unknown;
+    let faster = |external| {
+        let program = Program::without(&recorded, external, CONSTANTS, &[]);
+        program.replay(&Rule::Always).unwrap().span_ns
+    };
+    assert!(faster(External::ByTask) < faster(External::Absolute) / 2);
+    assert_eq!(faster(External::ByTask), faster(External::Relative));
+}
+
+/// A task is switched out for another that was woken long before: that is no wakeup latency.
+#[test]
+fn a_segment_that_follows_another_has_no_wakeup_latency() {
+    let mut recorded = ping_pong(5_000, 20_000, 500);
+    recorded.tasks.push("other".to_owned());
+    for number in (100..200).rev() {
+        let row = recorded.rows[number];
+        let other =
+            Segment { task: 2, start_ns: row.start_ns - 1_000, run_ns: 1_000, cause: Cause::Unknown, ..row };
+        recorded.rows.insert(number, other);
+    }
+    let shifted = |waker: u32| waker + waker.saturating_sub(99).min(100);
+    for row in &mut recorded.rows {
+        row.halted = Some(row.task == 2 || row.cause == Cause::Unknown);
+        if let Cause::Task { waker, .. } = &mut row.cause {
+            *waker = shifted(*waker);
+        }
+    }
+    let predictor = Predictor::new(&recorded, &Rule::Never, Nanos(20_000), None).unwrap().unwrap();
+    let late = predictor.estimates.after_poll;
+    assert!((800..900).contains(&late.seen) && late.low_ns == 20_000, "{late:?}");
 }
