@@ -18,7 +18,7 @@
 //! assert_eq!(finding::of(&Facts::read(&machine))[0].code, "host-never-polls");
 //! ```
 
-mod manager;
+pub mod manager;
 
 use crate::condition::Readers;
 use crate::explain;
@@ -682,7 +682,7 @@ pub static TABLE: &[Row] = &[
         when: windows_timers,
         what: "VM {name} (process {pid}) is set up for Windows and lacks {lacking}",
         why: "Windows then keeps time with timers that exit hundreds to thousands of times a second while it is idle: a third \
-              of a CPU is common, and no setting of halt polling changes that; `dwell timer exits` counts them",
+              of a CPU is common, and no setting of halt polling changes that; `dwell why` shows them",
         remedy: "{windows}",
     },
     Row {

@@ -3,14 +3,15 @@
 mod show;
 
 use crate::failure::{Answer, Outcome};
+use crate::model::HALT_COST;
 use crate::output::{self, Format, FormatArg};
 use crate::{privileges, quantity, stop};
 use anyhow::bail;
 use dwell_capture::Until;
 use dwell_machine::{Facts, Sysroot, Vmm};
 use dwell_policy::Nanos;
-use dwell_timer::why::Bill;
 use dwell_timer::why::live::{Bills, watch};
+use dwell_timer::why::{Bill, Known, Removal, removals};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +68,7 @@ struct OfSubject {
     subject: Subject,
     #[serde(flatten)]
     bill: Bill,
+    removals: Vec<Removal>,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -80,11 +82,15 @@ pub(crate) fn run(args: Args) -> Outcome {
         subjects.iter().map(|subject| (subject.pid, subject.vmm.as_ref())).collect();
     let system: Arc<dyn dwell_capture::system::System> = system;
     let Bills { bills, span_ns, events, lost, untraced } = watch(&system, &processes, &until);
-    let bills = subjects.into_iter().zip(bills).map(|(subject, bill)| OfSubject { subject, bill });
+    let of = |(subject, bill): (Subject, Bill)| {
+        let known = Known { vmm: subject.vmm.as_ref(), span_ns, halt_cost: HALT_COST };
+        OfSubject { removals: removals(&bill, &known), subject, bill }
+    };
+    let bills = subjects.into_iter().zip(bills).map(of);
     let report = Report { span_ns, events, lost_events: lost, untraced, bills: bills.collect() };
     match args.format.format {
         Format::Json => output::json(&report)?,
-        Format::Csv => output::csv(&show::table(&report, true))?,
+        Format::Csv => output::csv(&show::csv(&report))?,
         Format::Table => show::print(&report)?,
     }
     Ok(Answer::Yes)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const BOOT: Duration = Duration::from_secs(60);
 
 /// A boot sector that sets the timer to 1,024 interrupts a second and halts between them.
-fn boot_sector() -> Vec<u8> {
+pub(crate) fn boot_sector() -> Vec<u8> {
     let mut sector = vec![
         0xfa, // cli
         0xb0, 0x36, 0xe6, 0x43, // mov al, 36h; out 43h, al: channel 0, both bytes, square wave

@@ -9,6 +9,7 @@ mod halts;
 mod live;
 mod recorded;
 mod two_threads;
+mod why;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

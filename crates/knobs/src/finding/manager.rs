@@ -3,7 +3,7 @@
 use dwell_machine::Manager;
 
 /// A remedy, by who starts the VM.
-pub(super) struct Words {
+pub struct Words {
     qemu: &'static str,
     libvirt: &'static str,
     proxmox: &'static str,
@@ -12,7 +12,8 @@ pub(super) struct Words {
 }
 
 impl Words {
-    pub(super) const fn of(&self, manager: Option<Manager>) -> &'static str {
+    /// For a VM that this started; `None`: nobody that is known.
+    pub const fn of(&self, manager: Option<Manager>) -> &'static str {
         match manager {
             None => self.qemu,
             Some(Manager::Libvirt) => self.libvirt,
@@ -37,7 +38,7 @@ impl Words {
 }
 
 /// Windows keeps time without a storm of timers.
-pub(super) static WINDOWS: Words = Words {
+pub static WINDOWS: Words = Words {
     qemu: "QEMU: -cpu …,hv_time,hv_vpindex,hv_synic,hv_stimer and -machine …,hpet=off",
     libvirt: "libvirt: in <hyperv> <vpindex state='on'/> <synic state='on'/> <stimer state='on'/>, in <clock> <timer \
               name='hypervclock' present='yes'/> and <timer name='hpet' present='no'/>",
@@ -49,7 +50,7 @@ pub(super) static WINDOWS: Words = Words {
 };
 
 /// The guest may switch host polling off.
-pub(super) static POLL_CONTROL: Words = Words {
+pub static POLL_CONTROL: Words = Words {
     qemu: "QEMU: -cpu …,kvm-poll-control=on",
     libvirt: "libvirt: <features> <kvm> <poll-control state='on'/>",
     proxmox: "Proxmox: args: -cpu …,kvm-poll-control=on",
@@ -58,10 +59,28 @@ pub(super) static POLL_CONTROL: Words = Words {
 };
 
 /// A VM executes HLT and MWAIT itself.
-pub(super) static CPU_PM: Words = Words {
+pub static CPU_PM: Words = Words {
     qemu: "QEMU: -overcommit cpu-pm=on",
     libvirt: "libvirt: <qemu:commandline> <qemu:arg value='-overcommit'/> <qemu:arg value='cpu-pm=on'/>",
     proxmox: "Proxmox: args: -overcommit cpu-pm=on",
     kubevirt: "KubeVirt: cpu.realtime with dedicatedCpuPlacement",
+    openstack: "OpenStack: dwell knows of no property of Nova for it",
+};
+
+/// The guest has no HPET.
+pub static HPET: Words = Words {
+    qemu: "QEMU: -machine …,hpet=off",
+    libvirt: "libvirt: in <clock> <timer name='hpet' present='no'/>",
+    proxmox: "Proxmox: args: -machine hpet=off",
+    kubevirt: "KubeVirt: in clock.timer hpet with present: false",
+    openstack: "OpenStack: image property hw_time_hpet=false",
+};
+
+/// An I/O thread does not poll.
+pub static IO_POLLING: Words = Words {
+    qemu: "QEMU: -object iothread,…,poll-max-ns=0",
+    libvirt: "libvirt: in <iothreadids> <iothread …><poll max='0'/></iothread>",
+    proxmox: "Proxmox: dwell knows of no option for its own I/O threads",
+    kubevirt: "KubeVirt: a hook that adds <poll max='0'/> to the domain's I/O threads",
     openstack: "OpenStack: dwell knows of no property of Nova for it",
 };

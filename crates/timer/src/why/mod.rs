@@ -18,6 +18,7 @@ mod bill;
 mod ledger;
 pub mod live;
 mod names;
+mod removal;
 mod tasks;
 mod watch;
 
@@ -26,6 +27,7 @@ mod tests;
 
 pub use bill::{Bill, Counted, Line, Polls};
 pub use names::{Device, Wake};
+pub use removal::{Known, Removal, removals};
 pub use tasks::{Class, Task};
 pub use watch::{Describe, Watch};
 
@@ -53,10 +55,15 @@ pub enum Cause {
     Wait,
     /// An event loop was in user space without a system call, up to the next wait: it polled or computed.
     BeforeWait,
-    /// An event loop worked after a wait that its timeout ended.
-    Timeout,
-    /// An event loop worked on a descriptor that was ready; how /proc names it, if that is known.
-    Ready { descriptor: Option<String> },
+    /// An event loop worked after a wait that its timeout ended, for a timer of this device if that is known.
+    Timeout { device: Option<Device> },
+    /// An event loop worked on a descriptor that was ready.
+    Ready {
+        /// How /proc names it, if that is known.
+        descriptor: Option<String>,
+        /// The thread of the process that wrote to it.
+        by: Option<String>,
+    },
     /// What a thread did that is not looked into.
     Whole,
     /// Counted by /proc and not seen in the events.

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::pairing::ReasonNames;
+use dwell_machine::{Facts, Vmm};
+use dwell_policy::Nanos;
+use dwell_testing::machine::Fake;
 use dwell_trace::event::{Event, EventKind, SystemCall, Timeout};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -139,10 +142,57 @@ fn an_event_loop_works_for_what_woke_it_and_polls_before_it_waits() {
         ran(4_010, LOOP, 3_010),
     ];
     let bill = bill(&events, &Counted::default());
-    assert_eq!(of(&bill, &Cause::Ready { descriptor: Some("socket".to_owned()) }), (200, 1));
+    assert_eq!(of(&bill, &Cause::Ready { descriptor: Some("socket".to_owned()), by: None }), (200, 1));
     assert_eq!(of(&bill, &Cause::BeforeWait).0, 800 + 4);
     assert_eq!(of(&bill, &Cause::Wait), (2_000, 3));
-    assert_eq!(of(&bill, &Cause::Timeout), (6, 1));
+    assert_eq!(of(&bill, &Cause::Timeout { device: None }), (6, 1));
+}
+
+fn vmm(options: &[&str]) -> Vmm {
+    let machine = Fake::quiet("6.18.44");
+    machine.vm(100, &[&["qemu-system-x86_64", "-name", "guest=web,debug-threads=on"], options].concat());
+    Facts::read(&machine).vmms.remove(0)
+}
+
+fn known(vmm: &Vmm) -> Known<'_> {
+    Known { vmm: Some(vmm), span_ns: 1_000_000, halt_cost: Nanos::from_micros(20) }
+}
+
+#[test]
+fn an_hpet_is_removed_with_its_accesses_its_interrupts_and_what_serves_them() {
+    let call = SystemCall::Ppoll;
+    let enter = |at| event(at, LOOP, EventKind::Enter { call, timeout: Timeout::Limited });
+    let leave = |at, result| event(at, LOOP, EventKind::Leave { call, result });
+    let events = [
+        enter(1_000),
+        leave(100_000, 0),
+        event(101_000, LOOP, EventKind::LineRaised { gsi: 2 }),
+        event(101_001, LOOP, EventKind::ApicAccept { apic: 0 }),
+        event(110_000, LOOP, EventKind::Return),
+        ran(110_000, LOOP, 15_000),
+        enter(110_000),
+        wakeup(120_000, 90_000, true),
+        event(150_000, VCPU, EventKind::Mmio { address: 0xfed0_0000, write: true }),
+        event(151_000, VCPU, EventKind::UserspaceExit { reason: Some(6) }),
+        ran(190_000, VCPU, 75_000),
+        // Its own timer, once.
+        wakeup(300_000, 110_000, true),
+        event(301_000, VCPU, EventKind::ApicAccept { apic: 0 }),
+        ran(310_000, VCPU, 10_000),
+        wakeup(400_000, 90_000, true),
+    ];
+    let bill = bill(&events, &Counted::default());
+    let on = vmm(&["-machine", "q35,hpet=on"]);
+    let found = removals(&bill, &known(&on));
+    // All but what the timer of the APIC is for, and half of the halts.
+    assert_eq!(bill.cpu_ns, 100_000);
+    assert_eq!(found[0].saves_ns, 10_000 + 5_000 + 31_000 + 39_000 + 5_000 / 2, "{found:#?}\n{bill:#?}");
+    assert!(found[0].what.starts_with("HPET") && found[0].how == "QEMU: -machine …,hpet=off", "{found:?}");
+    let windows = vmm(&["-machine", "q35,hpet=on", "-cpu", "host,hv-time=on"]);
+    assert!(removals(&bill, &known(&windows))[0].how.contains("hv_stimer"));
+    // Without an HPET the line is of something else.
+    let off = vmm(&["-machine", "q35,hpet=off"]);
+    assert!(!removals(&bill, &known(&off)).iter().any(|removal| removal.what.starts_with("HPET")));
 }
 
 fn kinds() -> impl Strategy<Value = EventKind> {
@@ -191,6 +241,10 @@ proptest! {
         let polls = polls.map(|(success_ns, success, fail_ns)| Polls { success_ns, success, fail_ns });
         let bill = bill(&events, &Counted { threads, process_ns, polls });
         prop_assert_eq!(bill.cpu_ns, process_ns.max(of_threads));
+        let vmm = vmm(&["-machine", "q35,hpet=on"]);
+        for removal in removals(&bill, &known(&vmm)) {
+            prop_assert!(removal.saves_ns <= bill.cpu_ns, "{:?} of {}", removal, bill.cpu_ns);
+        }
         prop_assert_eq!(bill.lines.iter().map(|line| line.cpu_ns).sum::<u64>(), bill.cpu_ns);
     }
 }

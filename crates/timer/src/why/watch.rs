@@ -15,6 +15,8 @@ pub struct Watch {
     places: ByNumber<i32, usize>,
     reasons: ReasonNames,
     describe: Describe,
+    /// Who wrote to a descriptor last: an eventfd is how threads of a process wake each other.
+    writers: ByNumber<i32, usize>,
     /// The last interrupt that was posted, and when: for those that no local APIC accepts.
     posted: Option<(u64, Wake)>,
 }
@@ -72,6 +74,8 @@ const EXIT_IO: u32 = 2;
 const EXIT_MMIO: u32 = 6;
 /// An access that takes the vCPU to its VMM is traced right before.
 const AT_ONCE_NS: u64 = 20_000;
+/// How /proc names the descriptor by which threads wake each other.
+const EVENTFD: &str = "eventfd";
 /// System calls that take something from their first argument.
 const READS: [i64; 6] = [
     libc_number::READ,
@@ -91,6 +95,7 @@ mod libc_number {
     }
     numbers! {
         READ 0 63;
+        WRITE 1 64;
         READV 19 65;
         RECVFROM 45 207;
         RECVMSG 47 212;
@@ -115,7 +120,14 @@ impl Watch {
             event_loop: EventLoop::default(),
             sent: None,
         };
-        Watch { threads: tasks.into_iter().map(watched).collect(), places, reasons, describe, posted: None }
+        Watch {
+            threads: tasks.into_iter().map(watched).collect(),
+            places,
+            reasons,
+            describe,
+            writers: ByNumber::default(),
+            posted: None,
+        }
     }
 
     /// Whether this thread is one of them.
@@ -166,6 +178,11 @@ impl Watch {
         let thread = &mut self.threads[place];
         let wake = wake(thread.task.class);
         thread.sent = Some(wake);
+        let unknown = Cause::Timeout { device: None };
+        if let Some(device) = wake.pc_timer().filter(|_| *thread.ledger.state() == unknown) {
+            let known = Cause::Timeout { device: Some(device) };
+            thread.now_known(at, &unknown, &known);
+        }
         self.posted = Some((at, wake));
     }
 
@@ -194,12 +211,20 @@ impl Watch {
             let thread = thread.as_vcpu(None);
             return thread.ledger.enter(at, thread.vcpu.run());
         }
-        let unread = Cause::Ready { descriptor: None };
+        let descriptor = i32::try_from(arguments[0]).ok();
+        if let Some(descriptor) = descriptor.filter(|_| number == libc_number::WRITE) {
+            self.writers.insert(descriptor, place);
+            return;
+        }
+        let unread = Cause::Ready { descriptor: None, by: None };
         if READS.contains(&number) && !thread.event_loop.has_read && *thread.ledger.state() == unread {
-            let ready = Cause::Ready { descriptor: (self.describe)(arguments[0]) };
-            thread.ledger.relabel(thread.event_loop.woken_ns, at, |cause| *cause == unread, &ready, &ready);
-            thread.ledger.enter(at, ready.clone());
-            thread.event_loop.work = Some(ready);
+            let writer = descriptor.and_then(|fd| self.writers.get(&fd)).filter(|writer| **writer != place);
+            let writer = writer.map(|writer| self.threads[*writer].task.name.clone());
+            let kind = (self.describe)(arguments[0]);
+            let thread = &mut self.threads[place];
+            let by = writer.filter(|_| kind.as_deref() == Some(EVENTFD));
+            let ready = Cause::Ready { descriptor: kind, by };
+            thread.now_known(at, &unread, &ready);
             thread.event_loop.has_read = true;
         }
     }
@@ -294,6 +319,13 @@ impl Watched {
         }
     }
 
+    /// What it has worked on since the last wait, and goes on to.
+    fn now_known(&mut self, at: u64, was: &Cause, is: &Cause) {
+        self.ledger.relabel(self.event_loop.woken_ns, at, |cause| cause == was, is, is);
+        self.ledger.enter(at, is.clone());
+        self.event_loop.work = Some(is.clone());
+    }
+
     fn waits(&mut self, at: u64, timeout: Timeout) {
         if self.task.class == Class::Vcpu {
             return;
@@ -301,7 +333,7 @@ impl Watched {
         let Watched { ledger, event_loop, .. } = self;
         if let Some(since) = event_loop.returned_ns {
             let is_work =
-                |cause: &Cause| matches!(cause, Cause::Timeout | Cause::Ready { .. } | Cause::Whole);
+                |cause: &Cause| matches!(cause, Cause::Timeout { .. } | Cause::Ready { .. } | Cause::Whole);
             ledger.relabel(since, at, is_work, &Cause::BeforeWait, &Cause::BeforeWait);
         }
         if let Some(work) = event_loop.work.take() {
@@ -319,8 +351,8 @@ impl Watched {
         }
         let work = match result {
             0 if self.event_loop.at_once => Cause::Whole,
-            0 => Cause::Timeout,
-            1.. => Cause::Ready { descriptor: None },
+            0 => Cause::Timeout { device: None },
+            1.. => Cause::Ready { descriptor: None, by: None },
             _ => Cause::Whole,
         };
         self.ledger.enter(at, work.clone());

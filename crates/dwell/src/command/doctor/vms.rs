@@ -27,6 +27,7 @@ pub(super) fn rows(page: &mut Page, facts: &Facts) {
             words.extend(polling_threads(vmm));
             page.line("  its layers", &words.join("; "));
         }
+        page.line("  its CPU time", &format!("if it is busy while its guest is idle: dwell why {}", vm.pid));
     }
     if host.kvm.is_some() && host.vms.is_empty() {
         page.line("VMs", "none that this user can see");

@@ -1,6 +1,6 @@
 //! Bills, as text and tables.
 
-use super::Report;
+use super::{OfSubject, Report};
 use crate::output;
 use dwell_report::{Cell, Column, Table, count, duration, percent};
 use dwell_timer::why::{Cause, Line};
@@ -18,43 +18,51 @@ fn words(cause: &Cause) -> String {
         Cause::Vmm => "in the VMM, for no device".to_owned(),
         Cause::Wait => "waiting: system calls, sleeping and waking up".to_owned(),
         Cause::BeforeWait => "user space before the next wait: polling or computing".to_owned(),
-        Cause::Timeout => "work after a timeout".to_owned(),
-        Cause::Ready { descriptor: Some(kind) } => format!("work for a descriptor: {kind}"),
-        Cause::Ready { descriptor: None } => "work for a descriptor".to_owned(),
+        Cause::Timeout { device: Some(device) } => format!("work for a timer: {}", device.name()),
+        Cause::Timeout { device: None } => "work after a timeout".to_owned(),
+        Cause::Ready { descriptor: Some(kind), by: Some(by) } => {
+            format!("work for a descriptor: {kind}, written by {by}")
+        }
+        Cause::Ready { descriptor: Some(kind), by: None } => format!("work for a descriptor: {kind}"),
+        Cause::Ready { descriptor: None, .. } => "work for a descriptor".to_owned(),
         Cause::Whole => "whole thread".to_owned(),
         Cause::Rest => "rest: no event shows what for".to_owned(),
     }
 }
 
+const COLUMNS: [(&str, &str); 6] = [
+    ("CPU", "cpu_share"),
+    ("time", "cpu_ns"),
+    ("a second", "per_s"),
+    ("each", "each_ns"),
+    ("thread", "thread"),
+    ("what for", "cause"),
+];
+
+fn columns() -> impl Iterator<Item = Column> {
+    let column = |(place, (heading, name)): (usize, (&str, &str))| match place {
+        1 => Column::number(heading, name).rank(2),
+        3 => Column::number(heading, name).rank(1),
+        ..4 => Column::number(heading, name),
+        _ => Column::text(heading, name),
+    };
+    COLUMNS.into_iter().enumerate().map(column)
+}
+
 /// The lines of all bills.
-pub(super) fn table(report: &Report, for_programs: bool) -> Table {
-    let mut columns = vec![];
-    if for_programs {
-        columns.extend([Column::number("process", "pid"), Column::text("VM", "name")]);
-    }
-    columns.extend([
-        Column::number("CPU", "cpu_share"),
-        Column::number("time", "cpu_ns").rank(2),
-        Column::number("a second", "per_s"),
-        Column::number("each", "each_ns").rank(1),
-        Column::text("thread", "thread"),
-        Column::text("what for", "cause"),
-    ]);
-    let mut table = Table::new(columns);
-    for one in &report.bills {
-        for line in &one.bill.lines {
-            let mut cells = vec![];
-            if for_programs {
-                cells.extend([Cell::Count(one.subject.pid.into()), Cell::Text(one.subject.name.clone())]);
-            }
-            cells.extend(of_line(line, report.span_ns));
-            table.push(cells);
+pub(super) fn csv(report: &Report) -> Table {
+    let whose = [Column::number("process", "pid"), Column::text("VM", "name")];
+    let mut table = Table::new(whose.into_iter().chain(columns()));
+    for OfSubject { subject, bill, .. } in &report.bills {
+        for line in &bill.lines {
+            let whose = [Cell::Count(subject.pid.into()), Cell::Text(subject.name.clone())];
+            table.push(whose.into_iter().chain(cells(line, report.span_ns)));
         }
     }
     table
 }
 
-fn of_line(line: &Line, span_ns: u64) -> [Cell; 6] {
+fn cells(line: &Line, span_ns: u64) -> [Cell; 6] {
     let span = span_ns.max(1) as f64;
     let often = (line.count > 0).then_some(line.count as f64);
     [
@@ -68,19 +76,12 @@ fn of_line(line: &Line, span_ns: u64) -> [Cell; 6] {
 }
 
 pub(super) fn print(report: &Report) -> anyhow::Result<()> {
-    let span = report.span_ns.max(1) as f64;
-    for one in &report.bills {
-        let heading = format!(
-            "{} (process {}): {} of a CPU in {}, by /proc",
-            one.subject.name,
-            one.subject.pid,
-            percent(one.bill.cpu_ns as f64 / span),
-            duration(span)
-        );
-        output::text(&output::wrapped(&heading))?;
-        output::text("\n")?;
+    for (number, one) in report.bills.iter().enumerate() {
+        if number > 0 {
+            output::text("\n")?;
+        }
+        bill(one, report.span_ns)?;
     }
-    output::text(&output::fitted(&table(report, report.bills.len() > 1)))?;
     if let Some(why) = &report.untraced {
         output::note(&format!(
             "nothing was traced, so that there are only whole threads and KVM's counters: {why}"
@@ -92,6 +93,49 @@ pub(super) fn print(report: &Report) -> anyhow::Result<()> {
             count(report.lost_events.into()),
             count((report.events + report.lost_events).into())
         ));
+    }
+    Ok(())
+}
+
+fn bill(one: &OfSubject, span_ns: u64) -> anyhow::Result<()> {
+    let OfSubject { subject, bill, removals } = one;
+    let of_cpu = |ns: u64| percent(ns as f64 / span_ns.max(1) as f64);
+    let heading = format!(
+        "{} (process {}): {} of a CPU in {}, by /proc",
+        subject.name,
+        subject.pid,
+        of_cpu(bill.cpu_ns),
+        duration(span_ns as f64)
+    );
+    output::text(&output::wrapped(&heading))?;
+    let mut table = Table::new(columns());
+    // What is shown as nothing is one line.
+    let is_small = |line: &&Line| line.cpu_ns < span_ns / 20_000;
+    bill.lines.iter().filter(|line| !is_small(line)).for_each(|line| table.push(cells(line, span_ns)));
+    let small: Vec<&Line> = bill.lines.iter().filter(is_small).collect();
+    if !small.is_empty() {
+        let cpu_ns = small.iter().map(|line| line.cpu_ns).sum::<u64>() as f64;
+        table.push([
+            Cell::Share(cpu_ns / span_ns.max(1) as f64),
+            Cell::Nanos(cpu_ns),
+            Cell::Missing,
+            Cell::Missing,
+            Cell::Text("-".to_owned()),
+            Cell::Text(format!("{} causes of less than 0.005 % each (--format csv has them)", small.len())),
+        ]);
+    }
+    output::text(&format!("\n{}", output::fitted(&table)))?;
+    if removals.is_empty() {
+        return output::text("\nNothing that dwell knows removes 0.1 % of a CPU of it.\n");
+    }
+    output::text("\nWhat removes it, and what that saves:\n")?;
+    for removal in removals {
+        let first = format!("  {:>6}  ", of_cpu(removal.saves_ns));
+        let rest = " ".repeat(first.chars().count());
+        output::text(&output::hanging(&first, &rest, &removal.what))?;
+        let further = format!("{rest}       ");
+        output::text(&output::hanging(&format!("{rest}do:    "), &further, &removal.how))?;
+        output::text(&output::hanging(&format!("{rest}costs: "), &further, &removal.costs))?;
     }
     Ok(())
 }
