@@ -117,7 +117,8 @@ impl Estimates {
                 }
             }
         }
-        let [polled, halted] = late;
+        let (polls, halts) = (late[0].len(), late[1].len());
+        let [polled, halted] = late.map(|late| if late.len() * RARE < polls + halts { vec![] } else { late });
         let assumed = match after_halt {
             Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
             None => ASSUMED.after_halt,
@@ -147,11 +148,16 @@ impl Estimates {
     }
 }
 
+/// What happens less often than once in so many idle times is an exception, and shows no constant: under a setting that
+/// never polls the few polls are those of windows that were left, or what was taken for polls.
+const RARE: usize = 50;
+
 /// How much halts add, of the task of which the most is known.
 fn of_halts(lengths: BTreeMap<(u32, bool), Vec<u64>>) -> Option<Estimate> {
     let both = lengths.iter().filter(|((_, halted), _)| *halted).filter_map(|((task, _), halted)| {
         let polled = lengths.get(&(*task, false))?;
-        Some((halted.len().min(polled.len()), halted, polled))
+        let (fewer, all) = (halted.len().min(polled.len()), halted.len() + polled.len());
+        (fewer * RARE >= all).then_some((fewer, halted, polled))
     });
     let (_, halted, polled) = both.max_by_key(|(fewer, ..)| *fewer)?;
     Some(Estimate::difference(Estimate::of(halted.clone())?, Estimate::of(polled.clone())?))
