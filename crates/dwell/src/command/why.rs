@@ -22,6 +22,9 @@ use std::time::Duration;
 /// VMM; what wakes the VMM's event loops, and how long they poll; and the threads that the kernel has for it. The lines add
 /// up to what /proc counts in the same time. Changes nothing.
 ///
+/// Events cost those that cause them. So in the first quarter of the time nothing is traced, and what is saved is scaled
+/// to what was used then.
+///
 /// Where tracing is not possible there are only the threads' times and KVM's counters of polls.
 #[derive(clap::Args)]
 #[command(
@@ -66,6 +69,8 @@ struct Report {
 struct OfSubject {
     #[serde(flatten)]
     subject: Subject,
+    /// What it used before it was watched \[ns of CPU a second\].
+    unwatched_ns_per_s: Option<u64>,
     #[serde(flatten)]
     bill: Bill,
     removals: Vec<Removal>,
@@ -81,12 +86,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     let processes: Vec<(u32, Option<&Vmm>)> =
         subjects.iter().map(|subject| (subject.pid, subject.vmm.as_ref())).collect();
     let system: Arc<dyn dwell_capture::system::System> = system;
-    let Bills { bills, span_ns, events, lost, untraced } = watch(&system, &processes, &until);
-    let of = |(subject, bill): (Subject, Bill)| {
-        let known = Known { vmm: subject.vmm.as_ref(), span_ns, halt_cost: HALT_COST };
-        OfSubject { removals: removals(&bill, &known), subject, bill }
+    let Bills { bills, unwatched_ns_per_s, span_ns, events, lost, untraced } =
+        watch(&system, &processes, &until);
+    let of = |((subject, bill), unwatched_ns_per_s): ((Subject, Bill), Option<u64>)| {
+        let known = Known { vmm: subject.vmm.as_ref(), span_ns, unwatched_ns_per_s, halt_cost: HALT_COST };
+        OfSubject { removals: removals(&bill, &known), unwatched_ns_per_s, subject, bill }
     };
-    let bills = subjects.into_iter().zip(bills).map(of);
+    let bills = subjects.into_iter().zip(bills).zip(unwatched_ns_per_s).map(of);
     let report = Report { span_ns, events, lost_events: lost, untraced, bills: bills.collect() };
     match args.format.format {
         Format::Json => output::json(&report)?,

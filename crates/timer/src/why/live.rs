@@ -1,5 +1,6 @@
 //! The bill of processes of this machine, from their events and counters.
 
+use super::removal::per_s;
 use super::{Bill, Counted, Describe, Polls, Task, Watch};
 use crate::record::reasons;
 use dwell_capture::kvm_stats::{Counters, StatsReader};
@@ -10,7 +11,7 @@ use dwell_capture::tracefs::Tracefs;
 use dwell_capture::{Until, now_ns};
 use dwell_machine::threads::{Thread, process_cpu_time};
 use dwell_machine::{Machine, Vmm};
-use dwell_trace::event::{Event, TracepointKind};
+use dwell_trace::event::{Event, SystemCall, TracepointKind};
 use dwell_trace::merge::Merge;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,9 @@ use std::time::{Duration, Instant};
 pub struct Bills {
     /// In the order of the processes.
     pub bills: Vec<Bill>,
+    /// What each used before it was watched \[ns of CPU a second\]: events cost those that cause them. `None`: nothing was
+    /// traced, or it was not counted.
+    pub unwatched_ns_per_s: Vec<Option<u64>>,
     /// How long it was watched \[ns\].
     pub span_ns: u64,
     pub events: u64,
@@ -58,6 +62,11 @@ pub fn watch(system: &Arc<dyn System>, processes: &[(u32, Option<&Vmm>)], until:
         Ok((trace, _)) => (Some(trace), None),
         Err(why) => (None, Some(why)),
     };
+    let duration = until.duration.map(|whole| whole - whole / UNWATCHED);
+    let unwatched = match (&trace, until.duration) {
+        (Some(_), Some(whole)) => unwatched(processes, &tasks, whole / UNWATCHED, until),
+        _ => vec![None; processes.len()],
+    };
     let mut round = Round::default();
     let (start, untraced) = match trace.as_mut().map(Trace::enable) {
         Some(Err(error)) => {
@@ -69,7 +78,7 @@ pub fn watch(system: &Arc<dyn System>, processes: &[(u32, Option<&Vmm>)], until:
     let before: Vec<Reading> = readings(processes, &tasks, &mut readers);
     let begun = Instant::now();
     while !until.stop.load(Ordering::Relaxed) {
-        let left = until.duration.map_or(ROUND, |duration| duration.saturating_sub(begun.elapsed()));
+        let left = duration.map_or(ROUND, |duration| duration.saturating_sub(begun.elapsed()));
         if left.is_zero() {
             break;
         }
@@ -97,11 +106,35 @@ pub fn watch(system: &Arc<dyn System>, processes: &[(u32, Option<&Vmm>)], until:
     let both = watches.into_iter().zip(before.iter().zip(&after));
     Bills {
         bills: both.map(|(watch, (before, after))| watch.finish(&after.since(before))).collect(),
+        unwatched_ns_per_s: unwatched,
         span_ns: end - start,
         events: round.events,
         lost: lost + round.late,
         untraced,
     }
+}
+
+/// The part of the duration in which nothing is traced yet: one of so many.
+const UNWATCHED: u32 = 4;
+
+/// What processes use while nothing is traced \[ns of CPU a second\].
+fn unwatched(
+    processes: &[(u32, Option<&Vmm>)],
+    tasks: &[Vec<Task>],
+    span: Duration,
+    until: &Until<'_>,
+) -> Vec<Option<u64>> {
+    let mut none: Vec<Option<StatsReader>> = processes.iter().map(|_| None).collect();
+    let (begun, before) = (Instant::now(), readings(processes, tasks, &mut none));
+    while begun.elapsed() < span && !until.stop.load(Ordering::Relaxed) {
+        std::thread::sleep(ROUND.min(span.saturating_sub(begun.elapsed())));
+    }
+    let after = readings(processes, tasks, &mut none);
+    let span_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let used = |(before, after): (&Reading, &Reading)| {
+        Some(per_s(after.process_ns?.saturating_sub(before.process_ns?), span_ns))
+    };
+    before.iter().zip(&after).map(used).collect()
 }
 
 /// Events in order.
@@ -152,12 +185,24 @@ fn open(system: &dyn System, tasks: &[Vec<Task>]) -> Result<(Trace, crate::pairi
             TracepointKind::LineRaised,
             TracepointKind::MessageSent,
             TracepointKind::AnyEnter,
-            TracepointKind::AnyLeave,
         ]
         .map(of_threads),
     );
+    probes.push(Probe::of(TracepointKind::AnyLeave).filtered(returns(tasks, &tids)).optional());
     let names = tracefs.format_text(system, &TracepointKind::Exit.to_string()).unwrap_or_default();
     Ok((Trace::open(system, &tracefs, &probes, None).map_err(words)?, reasons(&names)))
+}
+
+/// Waits of all threads that return, and every system call of I/O threads, in which it is of interest what they do after
+/// the last one.
+fn returns(tasks: &[Vec<Task>], tids: &[i32]) -> String {
+    let waits: Vec<String> =
+        SystemCall::ALL.iter().filter_map(|call| Some(format!("id == {}", call.number()?))).collect();
+    let all = format!("({}) && ({})", filter("common_pid", tids), waits.join(" || "));
+    let mut io: Vec<i32> =
+        tasks.iter().flatten().filter(|task| task.may_poll()).map(|task| task.tid).collect();
+    io.sort_unstable();
+    if io.is_empty() { all } else { format!("{all} || ({})", filter("common_pid", &io)) }
 }
 
 /// Threads whose numbers follow each other are one range; where there are too many ranges, what is between is let

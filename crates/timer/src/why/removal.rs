@@ -4,6 +4,7 @@
 //! lines of its cause, and of what each wakeup costs beside them (halts, polls, waits of the main loop) the share of its
 //! wakeups.
 
+use super::tasks::MONITOR;
 use super::{Bill, Cause, Class, Device, Line, Wake};
 use dwell_knobs::finding::manager::{HPET, IO_POLLING, WINDOWS};
 use dwell_machine::{Vmm, VmmKind};
@@ -17,7 +18,7 @@ pub struct Removal {
     pub what: String,
     /// What removes it, in the words of what starts the VM.
     pub how: String,
-    /// What it saves \[ns of CPU\].
+    /// What it saves in the time that was watched \[ns of CPU\].
     pub saves_ns: u64,
     /// What it costs.
     pub costs: String,
@@ -29,12 +30,12 @@ pub struct Known<'a> {
     pub vmm: Option<&'a Vmm>,
     /// How long it was watched \[ns\].
     pub span_ns: u64,
+    /// What it used before it was watched, if that is known \[ns of CPU a second\].
+    pub unwatched_ns_per_s: Option<u64>,
     /// What a halt and its wakeup cost \[ns of CPU\].
     pub halt_cost: Nanos,
 }
 
-/// QEMU's own I/O thread for its monitors, which does not poll.
-const MONITOR: &str = "IO mon_iothread";
 /// Less than this share of a CPU is worth no advice: 1/1000.
 const LEAST: u64 = 1_000;
 /// Timers a second of one vCPU from which they are worth a look.
@@ -55,6 +56,12 @@ pub fn removals(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
     .flatten()
     .chain(io_threads(bill, known))
     .collect();
+    // Events cost those that cause them: what is saved is of what is used unwatched.
+    let watched = per_s(bill.cpu_ns, known.span_ns);
+    let unwatched = known.unwatched_ns_per_s.unwrap_or(watched);
+    for removal in &mut all {
+        removal.saves_ns = share(removal.saves_ns, unwatched, watched);
+    }
     all.retain(|removal| removal.saves_ns >= (known.span_ns / LEAST).max(1));
     all.sort_by_key(|removal| std::cmp::Reverse(removal.saves_ns));
     all
@@ -64,6 +71,11 @@ pub fn removals(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
 fn sum(bill: &Bill, is: impl Fn(&Line) -> bool) -> (u64, u64) {
     let lines = bill.lines.iter().filter(|line| is(line));
     lines.fold((0, 0), |(ns, count), line| (ns + line.cpu_ns, count + line.count))
+}
+
+/// What is `ns` in a span of time, in a second of it.
+pub(super) fn per_s(ns: u64, span_ns: u64) -> u64 {
+    u64::try_from(u128::from(ns) * 1_000_000_000 / u128::from(span_ns.max(1))).unwrap_or(u64::MAX)
 }
 
 fn share(ns: u64, part: u64, whole: u64) -> u64 {

@@ -32,6 +32,9 @@ impl Class {
     }
 }
 
+/// QEMU's own I/O thread for its monitors, which does not poll.
+pub(super) const MONITOR: &str = "IO mon_iothread";
+
 /// A thread whose CPU time is looked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
@@ -57,6 +60,11 @@ impl Task {
             _ => Class::Other,
         };
         Some(Task { tid: i32::try_from(tid).ok()?, name: name.to_owned(), class, vcpu, own: true })
+    }
+
+    /// Whether it polls by QEMU's adaptive rule.
+    pub(super) fn may_poll(&self) -> bool {
+        self.class == Class::IoThread && self.name != MONITOR
     }
 
     /// The name of its line; vCPUs share theirs.

@@ -155,7 +155,7 @@ fn vmm(options: &[&str]) -> Vmm {
 }
 
 fn known(vmm: &Vmm) -> Known<'_> {
-    Known { vmm: Some(vmm), span_ns: 1_000_000, halt_cost: Nanos::from_micros(20) }
+    Known { vmm: Some(vmm), span_ns: 1_000_000, unwatched_ns_per_s: None, halt_cost: Nanos::from_micros(20) }
 }
 
 #[test]

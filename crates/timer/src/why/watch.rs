@@ -55,7 +55,7 @@ impl Vcpu {
 /// What is known of an event loop.
 #[derive(Default)]
 struct EventLoop {
-    /// When the last system call returned.
+    /// When the last system call returned; `None`: one is under way, or its return is not traced.
     returned_ns: Option<u64>,
     /// When the last wait returned.
     woken_ns: u64,
@@ -211,6 +211,7 @@ impl Watch {
             let thread = thread.as_vcpu(None);
             return thread.ledger.enter(at, thread.vcpu.run());
         }
+        thread.event_loop.returned_ns = None;
         let descriptor = i32::try_from(arguments[0]).ok();
         if let Some(descriptor) = descriptor.filter(|_| number == libc_number::WRITE) {
             self.writers.insert(descriptor, place);

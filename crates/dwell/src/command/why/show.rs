@@ -98,14 +98,16 @@ pub(super) fn print(report: &Report) -> anyhow::Result<()> {
 }
 
 fn bill(one: &OfSubject, span_ns: u64) -> anyhow::Result<()> {
-    let OfSubject { subject, bill, removals } = one;
+    let OfSubject { subject, unwatched_ns_per_s, bill, removals } = one;
     let of_cpu = |ns: u64| percent(ns as f64 / span_ns.max(1) as f64);
     let heading = format!(
-        "{} (process {}): {} of a CPU in {}, by /proc",
+        "{} (process {}): {} of a CPU in {}, by /proc{}",
         subject.name,
         subject.pid,
         of_cpu(bill.cpu_ns),
-        duration(span_ns as f64)
+        duration(span_ns as f64),
+        unwatched_ns_per_s
+            .map_or_else(String::new, |ns| format!("; {} before it was watched", percent(ns as f64 / 1e9)))
     );
     output::text(&output::wrapped(&heading))?;
     let mut table = Table::new(columns());
