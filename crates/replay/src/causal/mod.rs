@@ -54,6 +54,9 @@ impl Outcome {
     }
 }
 
+/// From one latency of a halt to the next of [`QUANTILES`](crate::latency::QUANTILES).
+const TURN: usize = 39;
+
 /// How long after a wakeup a segment starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Latency {
@@ -118,6 +121,8 @@ struct Cpu {
     busy_since_ns: Option<u64>,
     /// Woken, though what woke it does not run yet.
     woken: bool,
+    /// Its halts that other tasks ended.
+    halts: usize,
 }
 
 /// What of its two conditions a segment has: that the one before it of its task ended, and that it was woken.
@@ -153,6 +158,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             idle_since_ns: None,
             busy_since_ns: None,
             woken: false,
+            halts: 0,
         };
         let mut run = Run {
             program,
@@ -203,13 +209,21 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let recorded = self.latency == Latency::Recorded;
         let cpu = &mut self.cpus[row.cpu as usize];
         let mut idled = None;
+        let halt_ns = match self.program.after_halts_ns.len() {
+            quantiles if quantiles > 0 && !by_interrupt => {
+                // A step that has no divisor in common with their number takes turns by all of them.
+                self.program.after_halts_ns[cpu.halts * TURN % quantiles]
+            }
+            _ => constants.halt_ns(by_interrupt),
+        };
         let is_idle = cpu.running.is_none() && !cpu.woken;
         if is_idle && let Some(since_ns) = cpu.idle_since_ns.filter(|&since_ns| since_ns < at_ns) {
             let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
-            let late_ns = if recorded { row.late_ns } else { constants.halt_ns(by_interrupt) };
+            let late_ns = if recorded { row.late_ns } else { halt_ns };
             let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns);
             self.outcome.counts += counts;
             idled = Some(counts.halts > 0);
+            cpu.halts += usize::from(counts.halts > 0 && !by_interrupt);
             cpu.busy_since_ns = Some(at_ns);
         }
         if recorded {
@@ -225,7 +239,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         }
         let late_ns = match (cpu.idle_since_ns, idled) {
             (None, _) => 0,
-            (Some(_), Some(true)) => constants.halt_ns(by_interrupt),
+            (Some(_), Some(true)) => halt_ns,
             (Some(_), _) => constants.after_poll_ns,
         };
         self.begin(segment, at_ns.saturating_add(late_ns), idled);

@@ -1,6 +1,7 @@
 //! Work under other settings, in ranges: the constants are estimates, and when interrupts come is not known.
 
 use super::{Constants, External, Outcome, Program};
+use crate::latency::QUANTILES;
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
 use dwell_recording::{Cause, Segments};
@@ -89,7 +90,9 @@ impl Estimates {
     /// Estimates what the recording shows: latencies of wakeups by tasks, and the lengths of segments of one task before
     /// and after its waking of another, after polls and after halts. `after_halt` takes the place of what
     /// is assumed where there was no halt.
-    fn of(segments: &Segments, before: &Before, after_halt: Option<Nanos>) -> Estimates {
+    ///
+    /// Also the latencies of halts, as [`QUANTILES`] quantiles.
+    fn of(segments: &Segments, before: &Before, after_halt: Option<Nanos>) -> (Estimates, Vec<u64>) {
         let mut late = [vec![], vec![]];
         // By task, and whether there was a halt.
         let mut until_waking: BTreeMap<(u32, bool), Vec<u64>> = BTreeMap::new();
@@ -117,19 +120,23 @@ impl Estimates {
                 }
             }
         }
-        let (polls, halts) = (late[0].len(), late[1].len());
-        let [polled, halted] = late.map(|late| if late.len() * RARE < polls + halts { vec![] } else { late });
+        let [mut polled, halted] = late;
+        if are_rare(polled.len(), halted.len()) {
+            polled.clear();
+        }
         let assumed = match after_halt {
             Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
             None => ASSUMED.after_halt,
         };
-        Estimates {
+        let spread = quantiles(halted.clone());
+        let estimates = Estimates {
             after_poll: Estimate::of(polled).unwrap_or(ASSUMED.after_poll),
             after_halt: Estimate::of(halted).unwrap_or(assumed),
             ipi: of_halts(after_waking).unwrap_or(ASSUMED.ipi),
             longer_segment: of_halts(until_waking).unwrap_or(ASSUMED.longer_segment),
             hidden: ASSUMED.hidden,
-        }
+        };
+        (estimates, spread)
     }
 
     fn at(&self, end: End) -> Constants {
@@ -148,16 +155,25 @@ impl Estimates {
     }
 }
 
-/// What happens less often than once in so many idle times is an exception, and shows no constant: under a setting that
-/// never polls the few polls are those of windows that were left, or what was taken for polls.
-const RARE: usize = 50;
+/// The middles of so many equal parts of the distribution; none of too few values.
+fn quantiles(mut values: Vec<u64>) -> Vec<u64> {
+    values.sort_unstable();
+    let at = |part: usize| values[(2 * part + 1) * values.len() / (2 * QUANTILES)];
+    if values.len() < FEWEST { vec![] } else { (0..QUANTILES).map(at).collect() }
+}
+
+/// Whether polls show no constant: fewer than one in fifty halts are those of windows that a setting that never polls has
+/// left, or what was taken for polls. Halts are halts however rare.
+const fn are_rare(polls: usize, halts: usize) -> bool {
+    polls.saturating_mul(50) < halts
+}
 
 /// How much halts add, of the task of which the most is known.
 fn of_halts(lengths: BTreeMap<(u32, bool), Vec<u64>>) -> Option<Estimate> {
     let both = lengths.iter().filter(|((_, halted), _)| *halted).filter_map(|((task, _), halted)| {
         let polled = lengths.get(&(*task, false))?;
-        let (fewer, all) = (halted.len().min(polled.len()), halted.len() + polled.len());
-        (fewer * RARE >= all).then_some((fewer, halted, polled))
+        let fewer = halted.len().min(polled.len());
+        (!are_rare(polled.len(), halted.len())).then_some((fewer, halted, polled))
     });
     let (_, halted, polled) = both.max_by_key(|(fewer, ..)| *fewer)?;
     Some(Estimate::difference(Estimate::of(halted.clone())?, Estimate::of(polled.clone())?))
@@ -242,12 +258,15 @@ impl Predictor {
         after_halt: Option<Nanos>,
     ) -> Result<Option<Predictor>, RuleError> {
         let before = Before::of(segments, present)?;
-        let estimates = Estimates::of(segments, &before, after_halt);
+        let (estimates, spread) = Estimates::of(segments, &before, after_halt);
         let halted = before.halted();
         let mut programs = vec![];
         for end in [End::Low, End::Middle, End::High] {
             for external in [External::ByTask, External::Relative] {
-                let program = Program::without(segments, external, estimates.at(end), &halted);
+                let constants = estimates.at(end);
+                let program = Program::without(segments, external, constants, &halted);
+                let shift_ns = constants.after_halt_ns.cast_signed() - estimates.after_halt.ns.cast_signed();
+                let program = program.with_halts(spread.iter().map(|ns| ns.saturating_add_signed(shift_ns)));
                 let outcome = program.replay(present)?;
                 if outcome.work < FEWEST as u64 {
                     return Ok(None);
