@@ -9,6 +9,7 @@
 //! warnings.
 #![allow(unsafe_code, reason = "a VMM maps memory, calls KVM, and runs guest code; each block is argued")]
 
+pub mod controlled;
 pub mod experiment;
 pub mod gaps;
 pub mod guest;

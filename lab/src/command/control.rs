@@ -8,7 +8,8 @@ use dwell_capture::kvm_stats::Counters;
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, Format, FormatArg};
 use dwell_cli::quantity;
-use dwell_control::{Histograms, Reach, SetMaximum, Terms, VmController};
+use dwell_control::{Histograms, Reach, Terms};
+use dwell_lab::controlled::{SetMaximum, VmController};
 use dwell_lab::experiment::policies::{
     COST, Poller, best_maximum, block, controlled_block, figures, late_in_kernel,
 };

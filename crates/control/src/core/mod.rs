@@ -32,7 +32,7 @@
 //! * Open loop: the episodes are taken as they came. A guest that waits for its peer would have had others. The account
 //!   cannot see that; only turns of both settings on the machine can.
 //! * One setting for all idlers that are observed, as sysfs has it; a VMM that can set each VM has a
-//!   [`VmController`] for each.
+//!   [`Controller`] for each, with [`Reach::Maximum`].
 //! * A loss is seen when the period is over in which it was made. 10 s cost at most 1.01 times the originals,
 //!   1 % of what these cost in 10 s before, and the losses of one usual period and of four of 10 ms; tests
 //!   hold it to that. It is as exact as the originals' cost is predicted: from samples and drawn lengths it
@@ -63,7 +63,6 @@ mod terms;
 mod tests;
 pub mod trust;
 mod turns;
-mod vm;
 mod window;
 
 pub use account::TOLERANCE;
@@ -80,4 +79,3 @@ pub use simulation::{Observation, OfIdler, Simulated, Simulation, Spent, TENTH_N
 pub use status::{Costs, Seen, Status};
 pub use tenant::{Tenant, Veto};
 pub use terms::Terms;
-pub use vm::{SetMaximum, VmController};

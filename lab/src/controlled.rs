@@ -1,13 +1,7 @@
 //! Control of one VM by its VMM: the maximum of KVM's rule alone, by `KVM_CAP_HALT_POLL`, which other
 //! processes cannot set.
 
-use crate::core::candidates::Reach;
-use crate::core::change::Change;
-use crate::core::controller::Controller;
-use crate::core::draw::Histograms;
-use crate::core::look::{Drawn, Looks};
-use crate::core::observed::Observed;
-use crate::core::terms::Terms;
+use dwell_control::{Change, Controller, Drawn, Histograms, Looks, Observed, Reach, Terms};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_replay::RuleError;
