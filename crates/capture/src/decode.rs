@@ -1,7 +1,7 @@
 //! How events are read out of the samples of a perf ring buffer.
 
 use crate::format::{At, Format};
-use dwell_trace::event::{EventKind, Interrupt, SystemCall, TracepointKind};
+use dwell_trace::event::{EventKind, Interrupt, SystemCall, TracepointKind, TracepointKind as Kind};
 
 /// The filter of `kvm:kvm_exit` that lets only HLT through: reason 12 on Intel (`isa` 1), 0x78 on AMD (`isa` 2).
 pub const HLT_EXITS: &str = "(isa == 1 && exit_reason == 12) || (isa == 2 && exit_reason == 0x78)";
@@ -9,40 +9,6 @@ pub const HLT_EXITS: &str = "(isa == 1 && exit_reason == 12) || (isa == 2 && exi
 /// Reads one kind of tracepoint, by the offsets of the running kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder(Layout);
-
-#[derive(Clone, Copy, Debug)]
-enum Layout {
-    VcpuWakeup { ns: At, waited: At, valid: At },
-    HaltPoll { vcpu: At, grow: At, new: At, old: At },
-    Exit { vcpu: At, isa: At, reason: At },
-    Entry { vcpu: At },
-    Msr { write: At, register: At, value: At, refused: At },
-    Apic { write: At, register: At, value: At },
-    ApicAccept { apic: At },
-    UserspaceExit { reason: At, errno: At },
-    Port { port: At, write: At },
-    Mmio { address: At, kind: At },
-    LineRaised { gsi: At, level: At },
-    MessageSent { data: At },
-    Ran { task: At, ns: At },
-    HvTimerState { in_use: At },
-    LapicWait { delta: At },
-    HrtimerStart { timer: At, function: At, expires: At },
-    HrtimerExpire { timer: At, function: At },
-    CpuIdle { state: At, cpu: At },
-    GuestHaltPoll { new: At, old: At },
-    DwellIdle { window: At, halted: At },
-    Reflect { state: At, residency: At, limit: At },
-    Switch { prev: At, preempt: Option<At>, prev_state: Option<At>, next: At },
-    Wakeup { woken: At, target: At },
-    Migrate { task: At, from: At, to: At },
-    Waking { woken: At, target: At },
-    Interrupt(Interrupt),
-    Enter { call: SystemCall, argument: At },
-    Leave { call: SystemCall, result: At },
-    AnyEnter { number: At, arguments: At },
-    AnyLeave { number: At, result: At },
-}
 
 /// `type` of `kvm:kvm_mmio` (`KVM_TRACE_MMIO_WRITE`).
 const MMIO_WRITE: u64 = 2;
@@ -63,218 +29,182 @@ const IDLE_LEFT: u32 = u32::MAX;
 /// the one above it); a preempted thread has the bit above them.
 const SLEEP_STATES: u64 = 0xff;
 
-impl Decoder {
-    /// Prepares to read `kind`.
-    ///
-    /// # Errors
-    /// The name of a field that this kernel's format lacks.
-    pub fn new(kind: TracepointKind, format: &Format) -> Result<Decoder, &'static str> {
-        let at = |field: &'static str| format.at(field).ok_or(field);
-        Ok(Decoder(match kind {
-            TracepointKind::VcpuWakeup => {
-                Layout::VcpuWakeup { ns: at("ns")?, waited: at("waited")?, valid: at("valid")? }
-            }
-            TracepointKind::HaltPoll => {
-                Layout::HaltPoll { vcpu: at("vcpu_id")?, grow: at("grow")?, new: at("new")?, old: at("old")? }
-            }
-            TracepointKind::Exit => {
-                Layout::Exit { vcpu: at("vcpu_id")?, isa: at("isa")?, reason: at("exit_reason")? }
-            }
-            TracepointKind::Entry => Layout::Entry { vcpu: at("vcpu_id")? },
-            TracepointKind::Msr => Layout::Msr {
-                write: at("write")?,
-                register: at("ecx")?,
-                value: at("data")?,
-                refused: at("exception")?,
-            },
-            TracepointKind::Apic => {
-                Layout::Apic { write: at("rw")?, register: at("reg")?, value: at("val")? }
-            }
-            TracepointKind::ApicAccept => Layout::ApicAccept { apic: at("apicid")? },
-            TracepointKind::UserspaceExit => {
-                Layout::UserspaceExit { reason: at("reason")?, errno: at("errno")? }
-            }
-            TracepointKind::Port => Layout::Port { port: at("port")?, write: at("rw")? },
-            TracepointKind::Mmio => Layout::Mmio { address: at("gpa")?, kind: at("type")? },
-            TracepointKind::LineRaised => Layout::LineRaised { gsi: at("gsi")?, level: at("level")? },
-            TracepointKind::MessageSent => Layout::MessageSent { data: at("data")? },
-            TracepointKind::Ran => Layout::Ran { task: at("pid")?, ns: at("runtime")? },
-            TracepointKind::HvTimerState => Layout::HvTimerState { in_use: at("hv_timer_in_use")? },
-            TracepointKind::LapicWait => Layout::LapicWait { delta: at("delta")? },
-            TracepointKind::HrtimerStart => Layout::HrtimerStart {
-                timer: at("hrtimer")?,
-                function: at("function")?,
-                expires: at("expires")?,
-            },
-            TracepointKind::HrtimerExpire => {
-                Layout::HrtimerExpire { timer: at("hrtimer")?, function: at("function")? }
-            }
-            TracepointKind::CpuIdle => Layout::CpuIdle { state: at("state")?, cpu: at("cpu_id")? },
-            TracepointKind::GuestHaltPoll => Layout::GuestHaltPoll { new: at("new")?, old: at("old")? },
-            TracepointKind::DwellIdle => {
-                Layout::DwellIdle { window: at("window_ns")?, halted: at("halted")? }
-            }
-            TracepointKind::Reflect => Layout::Reflect {
-                state: at("index")?,
-                residency: at("last_residency_ns")?,
-                limit: at("poll_limit_ns")?,
-            },
-            TracepointKind::Switch | TracepointKind::ContextSwitch => Layout::Switch {
-                prev: at("prev_pid")?,
-                preempt: format.at("preempt"),
-                prev_state: format.at("prev_state"),
-                next: at("next_pid")?,
-            },
-            TracepointKind::Wakeup | TracepointKind::WakeupNew => {
-                Layout::Wakeup { woken: at("pid")?, target: at("target_cpu")? }
-            }
-            TracepointKind::Migrate => {
-                Layout::Migrate { task: at("pid")?, from: at("orig_cpu")?, to: at("dest_cpu")? }
-            }
-            TracepointKind::Waking => Layout::Waking { woken: at("pid")?, target: at("target_cpu")? },
-            TracepointKind::TimerInterrupt => Layout::Interrupt(Interrupt::Timer),
-            TracepointKind::RescheduleInterrupt
-            | TracepointKind::CallInterrupt
-            | TracepointKind::IpiEntry => Layout::Interrupt(Interrupt::Ipi),
-            // Of texts only: a mask of CPUs has no fixed place, and no recorder asks for these.
-            TracepointKind::IpiRaise | TracepointKind::IpiSend => return Err("target_cpus"),
-            TracepointKind::DeviceInterrupt => Layout::Interrupt(Interrupt::Device),
-            TracepointKind::Enter(call) => Layout::Enter { call, argument: argument_of(call, format)? },
-            TracepointKind::Leave(call) => Layout::Leave { call, result: at("ret")? },
-            TracepointKind::AnyEnter => Layout::AnyEnter { number: at("id")?, arguments: at("args")? },
-            TracepointKind::AnyLeave => Layout::AnyLeave { number: at("id")?, result: at("ret")? },
-        }))
-    }
+/// Makes of one table what finds the fields of a tracepoint in the kernel's format, and what reads them.
+macro_rules! decoders {
+    (($kind:ident, $format:ident, $at:ident, $raw:ident, $cpu:ident) $($pattern:pat => $layout:ident {
+        $($field:ident $(: $type:ty)? = $from:expr),*
+    } => $event:expr;)*) => {
+        #[derive(Clone, Copy, Debug)]
+        enum Layout {
+            $($layout { $($field: of_type!($($type)?)),* },)*
+        }
 
-    /// The event of the sample `raw`, taken on `cpu`; `None` if it is too short or of no use (a line that falls, a register that is not a timer's).
-    // Returned through memory and copied out by halves, the result cost more than everything else per event.
-    #[inline(always)]
-    pub fn decode(&self, raw: &[u8], cpu: u32) -> Option<EventKind> {
-        Some(match self.0 {
-            Layout::VcpuWakeup { ns, waited, valid } => EventKind::VcpuWakeup {
-                ns: ns.read(raw)?,
-                waited: waited.read(raw)? != 0,
-                valid: valid.read(raw)? != 0,
-            },
-            Layout::HaltPoll { vcpu, grow, new, old } => EventKind::HaltPoll {
-                vcpu: vcpu.read_u32(raw)?,
-                grow: grow.read(raw)? != 0,
-                new: new.read_u32(raw)?,
-                old: old.read_u32(raw)?,
-            },
-            Layout::Exit { vcpu, isa, reason } => EventKind::Exit {
-                vcpu: Some(vcpu.read_u32(raw)?),
-                reason: exit_number(isa.read_u32(raw)?, reason.read_u32(raw)?),
-            },
-            Layout::Entry { vcpu } => EventKind::Entry { vcpu: Some(vcpu.read_u32(raw)?) },
-            Layout::Msr { write, register, value, refused } => {
-                let is_deadline = write.read(raw)? != 0 && register.read(raw)? == IA32_TSC_DEADLINE;
-                if !is_deadline || refused.read(raw)? != 0 {
-                    return None;
-                }
-                EventKind::DeadlineWritten { value: value.read(raw)? }
+        impl Decoder {
+            /// Prepares to read `kind`.
+            ///
+            /// # Errors
+            /// The name of a field that this kernel's format lacks.
+            pub fn new($kind: TracepointKind, $format: &Format) -> Result<Decoder, &'static str> {
+                let $at = |field: &'static str| $format.at(field).ok_or(field);
+                Ok(Decoder(match $kind {
+                    $($pattern => Layout::$layout { $($field: $from),* },)*
+                    // Of texts only: a mask of CPUs has no fixed place, and no recorder asks for these.
+                    TracepointKind::IpiRaise | TracepointKind::IpiSend => return Err("target_cpus"),
+                }))
             }
-            Layout::Apic { write, register, value } => {
-                if write.read(raw)? == 0 || register.read(raw)? != APIC_TMICT {
-                    return None;
-                }
-                EventKind::CountWritten { value: value.read(raw)? }
+
+            /// The event of the sample `raw`, taken on `cpu`; `None` if it is too short or of no use (a line that
+            /// falls, a register that is not a timer's).
+            // Returned through memory and copied out by halves, the result cost more than all else per event.
+            #[inline(always)]
+            pub fn decode(&self, $raw: &[u8], $cpu: u32) -> Option<EventKind> {
+                Some(match self.0 {
+                    $(Layout::$layout { $($field),* } => $event,)*
+                })
             }
-            Layout::ApicAccept { apic } => EventKind::ApicAccept { apic: apic.read_u32(raw)? },
-            Layout::UserspaceExit { reason, errno } => EventKind::UserspaceExit {
-                reason: Some(reason.read_u32(raw)?)
-                    .filter(|_| errno.read_i32(raw).is_some_and(|errno| errno >= 0)),
-            },
-            Layout::Port { port, write } => {
-                EventKind::Port { port: port.read_u32(raw)?, write: write.read(raw)? != 0 }
+        }
+    };
+}
+
+/// The type of a field: its place, unless the table gives another.
+macro_rules! of_type {
+    () => { At };
+    ($type:ty) => { $type };
+}
+
+// Tracepoints => the layout { its fields, and where they are } => what they say.
+decoders! {
+    (kind, format, at, raw, cpu)
+    Kind::VcpuWakeup => VcpuWakeup { ns = at("ns")?, waited = at("waited")?, valid = at("valid")? }
+        => EventKind::VcpuWakeup {
+            ns: ns.read(raw)?,
+            waited: waited.read(raw)? != 0,
+            valid: valid.read(raw)? != 0,
+        };
+    Kind::HaltPoll => HaltPoll {
+        vcpu = at("vcpu_id")?, grow = at("grow")?, new = at("new")?, old = at("old")?
+    } => EventKind::HaltPoll {
+        vcpu: vcpu.read_u32(raw)?,
+        grow: grow.read(raw)? != 0,
+        new: new.read_u32(raw)?,
+        old: old.read_u32(raw)?,
+    };
+    Kind::Exit => Exit { vcpu = at("vcpu_id")?, isa = at("isa")?, reason = at("exit_reason")? }
+        => EventKind::Exit {
+            vcpu: Some(vcpu.read_u32(raw)?),
+            reason: exit_number(isa.read_u32(raw)?, reason.read_u32(raw)?),
+        };
+    Kind::Entry => Entry { vcpu = at("vcpu_id")? } => EventKind::Entry { vcpu: Some(vcpu.read_u32(raw)?) };
+    Kind::Msr => Msr {
+        write = at("write")?, register = at("ecx")?, value = at("data")?, refused = at("exception")?
+    } => {
+        let is_deadline = write.read(raw)? != 0 && register.read(raw)? == IA32_TSC_DEADLINE;
+        if !is_deadline || refused.read(raw)? != 0 {
+            return None;
+        }
+        EventKind::DeadlineWritten { value: value.read(raw)? }
+    };
+    Kind::Apic => Apic { write = at("rw")?, register = at("reg")?, value = at("val")? } => {
+        if write.read(raw)? == 0 || register.read(raw)? != APIC_TMICT {
+            return None;
+        }
+        EventKind::CountWritten { value: value.read(raw)? }
+    };
+    Kind::ApicAccept => ApicAccept { apic = at("apicid")? }
+        => EventKind::ApicAccept { apic: apic.read_u32(raw)? };
+    Kind::UserspaceExit => UserspaceExit { reason = at("reason")?, errno = at("errno")? }
+        => EventKind::UserspaceExit {
+            reason: Some(reason.read_u32(raw)?)
+                .filter(|_| errno.read_i32(raw).is_some_and(|errno| errno >= 0)),
+        };
+    Kind::Port => Port { port = at("port")?, write = at("rw")? }
+        => EventKind::Port { port: port.read_u32(raw)?, write: write.read(raw)? != 0 };
+    Kind::Mmio => Mmio { address = at("gpa")?, kind = at("type")? }
+        => EventKind::Mmio { address: address.read(raw)?, write: kind.read(raw)? == MMIO_WRITE };
+    Kind::LineRaised => LineRaised { gsi = at("gsi")?, level = at("level")? } => {
+        if level.read(raw)? == 0 {
+            return None;
+        }
+        EventKind::LineRaised { gsi: gsi.read_u32(raw)? }
+    };
+    Kind::MessageSent => MessageSent { data = at("data")? }
+        => EventKind::MessageSent { vector: data.read(raw)?.to_le_bytes()[0] };
+    Kind::Ran => Ran { task = at("pid")?, ns = at("runtime")? }
+        => EventKind::Ran { task: task.read_i32(raw)?, ns: ns.read(raw)? };
+    Kind::HvTimerState => HvTimerState { in_use = at("hv_timer_in_use")? }
+        => EventKind::HvTimerState { in_use: in_use.read(raw)? != 0 };
+    Kind::LapicWait => LapicWait { delta = at("delta")? }
+        => EventKind::LapicWait { delta: delta.read(raw)?.cast_signed() };
+    Kind::HrtimerStart => HrtimerStart {
+        timer = at("hrtimer")?, function = at("function")?, expires = at("expires")?
+    } => EventKind::HrtimerStart {
+        timer: timer.read(raw)?,
+        function: function.read(raw)?,
+        expires_ns: expires.read(raw)?,
+    };
+    Kind::HrtimerExpire => HrtimerExpire { timer = at("hrtimer")?, function = at("function")? }
+        => EventKind::HrtimerExpire { timer: timer.read(raw)?, function: function.read(raw)? };
+    Kind::CpuIdle => CpuIdle { state = at("state")?, cpu = at("cpu_id")? } => EventKind::CpuIdle {
+        cpu: cpu.read_u32(raw)?,
+        state: Some(state.read_u32(raw)?).filter(|&state| state != IDLE_LEFT),
+    };
+    Kind::GuestHaltPoll => GuestHaltPoll { new = at("new")?, old = at("old")? }
+        => EventKind::GuestHaltPoll { new: new.read_u32(raw)?, old: old.read_u32(raw)? };
+    Kind::DwellIdle => DwellIdle { window = at("window_ns")?, halted = at("halted")? }
+        => EventKind::DwellIdle { window_ns: window.read(raw)?, halted: halted.read(raw)? != 0 };
+    Kind::Reflect => Reflect {
+        state = at("index")?, residency = at("last_residency_ns")?, limit = at("poll_limit_ns")?
+    } => EventKind::Reflect {
+        state: state.read_u32(raw)?,
+        residency_ns: residency.read(raw)?,
+        limit_ns: limit.read(raw)?,
+    };
+    Kind::Switch | Kind::ContextSwitch => Switch {
+        prev = at("prev_pid")?, preempt: Option<At> = format.at("preempt"),
+        prev_state: Option<At> = format.at("prev_state"), next = at("next_pid")?
+    } => EventKind::Switch {
+        prev: prev.read_i32(raw)?,
+        prev_runnable: match (preempt, prev_state) {
+            // A BPF program gets the state as the scheduler has it: 0 is runnable.
+            (Some(preempt), Some(state)) => {
+                Some(preempt.read(raw)? & 0xff != 0 || state.read(raw)? == 0)
             }
-            Layout::Mmio { address, kind } => {
-                EventKind::Mmio { address: address.read(raw)?, write: kind.read(raw)? == MMIO_WRITE }
+            (None, Some(state)) => Some(state.read(raw)? & SLEEP_STATES == 0),
+            (_, None) => None,
+        },
+        next: next.read_i32(raw)?,
+    };
+    Kind::Wakeup | Kind::WakeupNew => Wakeup { woken = at("pid")?, target = at("target_cpu")? }
+        => EventKind::Wakeup { woken: woken.read_i32(raw)?, target: target.read_u32(raw)? };
+    Kind::Migrate => Migrate { task = at("pid")?, from = at("orig_cpu")?, to = at("dest_cpu")? }
+        => EventKind::Migrate { task: task.read_i32(raw)?, from: from.read_u32(raw)?, to: to.read_u32(raw)? };
+    Kind::Waking => Waking { woken = at("pid")?, target = at("target_cpu")? }
+        => EventKind::Waking { woken: woken.read_i32(raw)?, target: target.read_u32(raw).unwrap_or(cpu) };
+    Kind::TimerInterrupt => TimerInterrupt {} => EventKind::Interrupt(Interrupt::Timer);
+    Kind::RescheduleInterrupt | Kind::CallInterrupt | Kind::IpiEntry => Ipi {}
+        => EventKind::Interrupt(Interrupt::Ipi);
+    Kind::DeviceInterrupt => DeviceInterrupt {} => EventKind::Interrupt(Interrupt::Device);
+    Kind::Enter(call) => Enter { call: SystemCall = call, argument = argument_of(call, format)? }
+        => EventKind::Enter { call, timeout: call.timeout(argument.read(raw)?) };
+    Kind::Leave(call) => Leave { call: SystemCall = call, result = at("ret")? }
+        => EventKind::Leave { call, result: result.read(raw)?.cast_signed() };
+    Kind::AnyEnter => AnyEnter { number = at("id")?, arguments = at("args")? } => {
+        let number = number.read(raw)?.cast_signed();
+        let argument = |index| nth_of_array(arguments, index)?.read(raw);
+        match SystemCall::from_number(number) {
+            Some(call) => {
+                EventKind::Enter { call, timeout: call.timeout(argument(call.timeout_argument())?) }
             }
-            Layout::LineRaised { gsi, level } => {
-                if level.read(raw)? == 0 {
-                    return None;
-                }
-                EventKind::LineRaised { gsi: gsi.read_u32(raw)? }
-            }
-            Layout::MessageSent { data } => {
-                EventKind::MessageSent { vector: data.read(raw)?.to_le_bytes()[0] }
-            }
-            Layout::Ran { task, ns } => EventKind::Ran { task: task.read_i32(raw)?, ns: ns.read(raw)? },
-            Layout::HvTimerState { in_use } => EventKind::HvTimerState { in_use: in_use.read(raw)? != 0 },
-            Layout::LapicWait { delta } => EventKind::LapicWait { delta: delta.read(raw)?.cast_signed() },
-            Layout::HrtimerStart { timer, function, expires } => EventKind::HrtimerStart {
-                timer: timer.read(raw)?,
-                function: function.read(raw)?,
-                expires_ns: expires.read(raw)?,
-            },
-            Layout::HrtimerExpire { timer, function } => {
-                EventKind::HrtimerExpire { timer: timer.read(raw)?, function: function.read(raw)? }
-            }
-            Layout::CpuIdle { state, cpu } => EventKind::CpuIdle {
-                cpu: cpu.read_u32(raw)?,
-                state: Some(state.read_u32(raw)?).filter(|&state| state != IDLE_LEFT),
-            },
-            Layout::GuestHaltPoll { new, old } => {
-                EventKind::GuestHaltPoll { new: new.read_u32(raw)?, old: old.read_u32(raw)? }
-            }
-            Layout::DwellIdle { window, halted } => {
-                EventKind::DwellIdle { window_ns: window.read(raw)?, halted: halted.read(raw)? != 0 }
-            }
-            Layout::Reflect { state, residency, limit } => EventKind::Reflect {
-                state: state.read_u32(raw)?,
-                residency_ns: residency.read(raw)?,
-                limit_ns: limit.read(raw)?,
-            },
-            Layout::Switch { prev, preempt, prev_state, next } => EventKind::Switch {
-                prev: prev.read_i32(raw)?,
-                prev_runnable: match (preempt, prev_state) {
-                    // A BPF program gets the state as the scheduler has it: 0 is runnable.
-                    (Some(preempt), Some(state)) => {
-                        Some(preempt.read(raw)? & 0xff != 0 || state.read(raw)? == 0)
-                    }
-                    (None, Some(state)) => Some(state.read(raw)? & SLEEP_STATES == 0),
-                    (_, None) => None,
-                },
-                next: next.read_i32(raw)?,
-            },
-            Layout::Wakeup { woken, target } => {
-                EventKind::Wakeup { woken: woken.read_i32(raw)?, target: target.read_u32(raw)? }
-            }
-            Layout::Migrate { task, from, to } => EventKind::Migrate {
-                task: task.read_i32(raw)?,
-                from: from.read_u32(raw)?,
-                to: to.read_u32(raw)?,
-            },
-            Layout::Waking { woken, target } => {
-                EventKind::Waking { woken: woken.read_i32(raw)?, target: target.read_u32(raw).unwrap_or(cpu) }
-            }
-            Layout::Interrupt(interrupt) => EventKind::Interrupt(interrupt),
-            Layout::Enter { call, argument } => {
-                EventKind::Enter { call, timeout: call.timeout(argument.read(raw)?) }
-            }
-            Layout::Leave { call, result } => {
-                EventKind::Leave { call, result: result.read(raw)?.cast_signed() }
-            }
-            Layout::AnyEnter { number, arguments } => {
-                let number = number.read(raw)?.cast_signed();
-                let argument = |index| nth_of_array(arguments, index)?.read(raw);
-                match SystemCall::from_number(number) {
-                    Some(call) => {
-                        EventKind::Enter { call, timeout: call.timeout(argument(call.timeout_argument())?) }
-                    }
-                    None => EventKind::Call { number, arguments: [argument(0)?, argument(1)?] },
-                }
-            }
-            Layout::AnyLeave { number, result } => {
-                let result = result.read(raw)?.cast_signed();
-                match SystemCall::from_number(number.read(raw)?.cast_signed()) {
-                    Some(call) => EventKind::Leave { call, result },
-                    None => EventKind::Return,
-                }
-            }
-        })
-    }
+            None => EventKind::Call { number, arguments: [argument(0)?, argument(1)?] },
+        }
+    };
+    Kind::AnyLeave => AnyLeave { number = at("id")?, result = at("ret")? } => {
+        let result = result.read(raw)?.cast_signed();
+        match SystemCall::from_number(number.read(raw)?.cast_signed()) {
+            Some(call) => EventKind::Leave { call, result },
+            None => EventKind::Return,
+        }
+    };
 }
 
 /// Arguments follow the call's number, in their order; their names differ between kernels.
