@@ -27,7 +27,7 @@
 //! ```
 
 use dwell_machine::{Sysroot, cpu, kernel};
-use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values, field};
 use dwell_recording::{NewFile, NewFileError};
 use dwell_stats::{MeasuredBlock, Measurements};
 use serde_json::json;
@@ -57,10 +57,6 @@ const FIELDS: [Field; 13] = [
     field("value_ns", Kind::Unsigned, false),
     field("value", Kind::Real, false),
 ];
-
-const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
-    Field { name, kind, required }
-}
 
 /// Facts about a campaign that its measurements do not contain.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -68,8 +68,12 @@ macro_rules! decoders {
 
 /// The type of a field: its place, unless the table gives another.
 macro_rules! of_type {
-    () => { At };
-    ($type:ty) => { $type };
+    () => {
+        At
+    };
+    ($type:ty) => {
+        $type
+    };
 }
 
 // Tracepoints => the layout { its fields, and where they are } => what they say.

@@ -33,7 +33,7 @@ use crate::costs::{Unusable, Usable, fits, label_of, possible};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, guest, host};
-use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values as Column};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values as Column, field};
 use dwell_recording::{
     Cells, FORMAT_KEY, Metadata, OpenError, Reader, SKETCH_FORMAT, TableReadError, TableReader,
 };
@@ -653,10 +653,6 @@ fn labels(metadata: &Metadata) -> BTreeMap<String, String> {
     let other = metadata.other.iter().filter(|(_, value)| !value.is_object() && !value.is_array());
     let keys = known.chain(other.map(|(key, _)| key.clone()));
     keys.filter_map(|key| Some((key.clone(), label_of(metadata, &key)?))).collect()
-}
-
-const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
-    Field { name, kind, required }
 }
 
 /// The columns of the file. `part` is `setting`, `today`, `length`, `cut_short` or `pair`, and decides which

@@ -3,12 +3,8 @@
 
 use crate::costs::Question;
 use crate::folder::Row;
-use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values, field};
 use std::io::Write;
-
-const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
-    Field { name, kind, required }
-}
 
 /// The columns. Those of a recording that does not count are null, and `error` has the reason.
 pub const FIELDS: [Field; 13] = [

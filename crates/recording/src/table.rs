@@ -53,6 +53,11 @@ pub struct Field {
     pub required: bool,
 }
 
+/// A column of a table.
+pub const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
+    Field { name, kind, required }
+}
+
 /// The values of one column in one row group, without those that are not known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values<'a> {

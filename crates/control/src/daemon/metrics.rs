@@ -462,7 +462,7 @@ impl Published {
             one("process_max_fds", "Most open file descriptors", None, most as f64)?;
         }
         let cpu = out.encode_descriptor("process_cpu", "CPU time, user and system", seconds, Counter)?;
-        ConstCounter::new(cpu_time::of_process().as_secs_f64()).encode(cpu)
+        ConstCounter::new(cpu_time().as_secs_f64()).encode(cpu)
     }
 }
 

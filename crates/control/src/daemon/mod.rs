@@ -10,7 +10,6 @@
 mod answers;
 mod bursts;
 pub mod config;
-mod cpu_time;
 mod decide;
 pub mod decisions;
 mod iothread;
@@ -37,7 +36,7 @@ use dwell_knobs::condition;
 use dwell_knobs::lease::{Holder, Lease, Subject};
 use dwell_knobs::place::Place;
 use dwell_knobs::qmp;
-use dwell_machine::{Sysroot, Writable};
+use dwell_machine::{Sysroot, Writable, threads};
 use dwell_policy::{Layer, Nanos};
 pub use iothread::{kernel_thread, usage};
 use layered::Layered;
@@ -423,6 +422,11 @@ fn open_log<'a>(kept: &Kept, notes: Notes<'a>) -> anyhow::Result<Option<Log<'a>>
 /// The directory of the socket of a controller.
 pub fn directory(machine: &dyn Writable, state_directory: &str) -> PathBuf {
     machine.path(state_directory)
+}
+
+/// The CPU time of this process.
+fn cpu_time() -> Duration {
+    Duration::from_nanos(threads::process_cpu_time(std::process::id()).unwrap_or_default().get())
 }
 
 /// In nanoseconds.

@@ -223,14 +223,14 @@ impl Source for Host {
     /// Takes in what was counted since the last look.
     fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
         if self.search_at_ns.is_none_or(|at_ns| at_ns <= now_ns) {
-            let before = cpu_time::of_process();
+            let before = cpu_time();
             self.tenants.forget();
             self.reader = match StatsReader::new(None) {
                 Ok(reader) => Some(reader),
                 Err(SourceError::NoVm | SourceError::LockedDown) => None,
                 Err(error) => return Err(error.into()),
             };
-            let took = cpu_time::of_process().saturating_sub(before);
+            let took = cpu_time().saturating_sub(before);
             self.searched += took.min(SEARCH_AT_LEAST / SEARCH_SHARE);
             self.search_at_ns = Some(now_ns.saturating_add(nanos(search_after(took))));
         }

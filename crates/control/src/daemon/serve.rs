@@ -5,9 +5,9 @@
 //! the oldest. The thread looks around at most 100 times a second and accepts one client each time, so that
 //! no number of clients takes CPU time from control, with which it shares the quota of the service.
 
-use super::cpu_time;
 use super::metrics::Published;
 use anyhow::{Context, bail};
+use dwell_machine::threads;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -230,8 +230,7 @@ impl Clients {
                     self.clients.push_back(client);
                 }
             }
-            self.cpu_ns
-                .store(u64::try_from(cpu_time::of_thread().as_nanos()).unwrap_or(0), Ordering::Relaxed);
+            self.cpu_ns.store(threads::own_cpu_time().get(), Ordering::Relaxed);
             std::thread::sleep(PAUSE);
         }
     }

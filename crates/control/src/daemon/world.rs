@@ -1,10 +1,10 @@
 //! What a controller gets from outside: the time, signals, questions, and what is seen of idlers.
 
 use super::iothread::{self, Found};
+use super::nanos;
 use super::notify::Manager;
 use super::observe::{self, Source, Wanted};
 use super::socket::{Ask, Server};
-use super::{cpu_time, nanos};
 use anyhow::{Context, anyhow};
 use dwell_machine::Sysroot;
 use nix::sys::signal::{SigSet, Signal};
@@ -92,7 +92,7 @@ impl World for Here {
     }
 
     fn cpu_time(&self) -> Duration {
-        cpu_time::of_process()
+        super::cpu_time()
     }
 
     fn wait(&self, at_most: Duration) -> anyhow::Result<()> {

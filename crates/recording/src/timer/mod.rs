@@ -56,7 +56,7 @@ pub use recording::{MOST_ROWS, TimerRecording, TimerRecordingError};
 pub use row::{ExitRow, Mechanism, TimerPart, TimerRow};
 pub use writer::TimerWriter;
 
-use crate::table::{Field, Kind};
+use crate::table::{Field, Kind, field};
 
 /// Under this key of the file are its [`TimerContents`].
 pub(crate) const TIMERS_KEY: &str = "dwell.timers";
@@ -64,10 +64,6 @@ pub(crate) const TIMERS_KEY: &str = "dwell.timers";
 /// Values of the column `kind`.
 const TIMER: &str = "timer";
 const EXIT: &str = "exit";
-
-const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
-    Field { name, kind, required }
-}
 
 /// All columns, in the order in which they are written; a new one goes to the end.
 pub const FIELDS: [Field; 16] = [

@@ -19,7 +19,6 @@ pub struct TimerReader {
     contents: TimerContents,
     /// For each of [`FIELDS`] its place in the file.
     places: Vec<Option<usize>>,
-    other_columns: Vec<String>,
     vcpus: HashMap<String, u32>,
     reasons: HashMap<String, u32>,
 }
@@ -51,12 +50,12 @@ impl TimerReader {
     }
 
     fn new(path: &Path, storage: Storage) -> Result<TimerReader, OpenError> {
-        let Opened { file, metadata, contents, places, other_columns } =
+        let Opened { file, metadata, contents, places, .. } =
             Opened::<TimerContents, Owner>::timers(path, storage.clone())?;
         let vcpus = (0..).zip(&contents.vcpus).map(|(number, vcpu)| (vcpu.name.clone(), number)).collect();
         let reasons = (0..).zip(&contents.reasons).map(|(number, name)| (name.clone(), number)).collect();
         let groups = RowGroups { path: path.to_owned(), file, storage };
-        Ok(TimerReader { groups, metadata, contents, places, other_columns, vcpus, reasons })
+        Ok(TimerReader { groups, metadata, contents, places, vcpus, reasons })
     }
 
     /// What the recording says about itself.
@@ -67,11 +66,6 @@ impl TimerReader {
     /// What is in it: counts, vCPUs, exit reasons.
     pub fn contents(&self) -> &TimerContents {
         &self.contents
-    }
-
-    /// Columns of the file that are none of a recording's, and are not read.
-    pub fn other_columns(&self) -> &[String] {
-        &self.other_columns
     }
 
     /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it,
