@@ -26,15 +26,20 @@ def stop():
 def parse(load,out):
     if load=='pgbench':
         m=re.search(r'tps = ([0-9.]+)',out); l=re.search(r'latency average = ([0-9.]+)',out); return float(m[1]),float(l[1])*1e3,0
-    if load=='fio':
+    if load in('fio','fio4'):
         j=json.loads(out[out.index('{'):]); r=j['jobs'][0]['read']; p=r['clat_ns']['percentile']; return r['iops'],p['50.000000']/1e3,p['99.000000']/1e3
-    if load=='pipe': return float(out),0,0
+    if load in('pipe','pipe1','pipe5','pipe20','pause','http'): return float(out),0,0
     if load in('paced',): a=out.split(); return tuple(map(float,a))
-    if load=='redis':
+    if load in('redis','redis8'):
         m=re.search(r'"GET","([0-9.]+)","([0-9.]+)","([0-9.]+)","([0-9.]+)","([0-9.]+)","([0-9.]+)"',out)
         return float(m[1]),float(m[4])*1e3,float(m[6])*1e3
 def cmd(load,sec,rate={}):
-    return {'redis':f'taskset 1 redis-benchmark -s {D}/r.sock -c 1 -n {int(rate.get("redis",40000)*sec)} -t get --csv',
+    here=os.path.dirname(os.path.abspath(__file__))
+    return {'redis8':f'taskset 1 redis-benchmark -s {D}/r.sock -c 8 -n {int(rate.get("redis8",60000)*sec)} -t get --csv',
+     'pipe1':f'{D}/ping-pong {sec} 1000 0 1','pipe5':f'{D}/ping-pong {sec} 5000 0 1','pipe20':f'{D}/ping-pong {sec} 20000 0 1',
+     'pause':f'{D}/ping-pong {sec} 5000 0 1 200000','http':f'python3 {here}/http-load.py {sec}',
+     'fio4':f'taskset 1 fio --name=x --filename={D}/f --rw=randread --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --runtime={sec} --time_based --output-format=json',
+     'redis':f'taskset 1 redis-benchmark -s {D}/r.sock -c 1 -n {int(rate.get("redis",40000)*sec)} -t get --csv',
      'pgbench':f'su postgres -c "taskset 1 pgbench -h {D}/pg -p 5599 -S -M prepared -c 1 -T {sec} postgres"',
      'pipe':f'{D}/ping-pong {sec} 0 0 1','paced':f'{D}/paced {sec} 5000 {D}/r.sock',
      'fio':f'taskset 1 fio --name=x --filename={D}/f --rw=randread --bs=4k --direct=1 --ioengine=psync --runtime={sec} --time_based --output-format=json'}[load]
@@ -53,6 +58,6 @@ def run(load,sec,rate={}):
     return dict(ops=w[0],p50=w[1],p99=w[2],busy=(b[1]-a[1])/dt*100,poll=(b[2]-a[2])/dt*100,halts=(b[3]-a[3])/dt,polls=(b[4]-a[4])/dt)
 class Beside:
     "a load that runs while something else is done"
-    def __init__(s,load,sec=600): s.p=subprocess.Popen(cmd(load,sec,{'redis':100000}),shell=True,stdout=subprocess.DEVNULL,stderr=subprocess.DEVNULL,start_new_session=True); time.sleep(.7)
+    def __init__(s,load,sec=600): s.p=subprocess.Popen(cmd(load,sec,{'redis':100000,'redis8':100000}),shell=True,stdout=subprocess.DEVNULL,stderr=subprocess.DEVNULL,start_new_session=True); time.sleep(.7)
     def end(s):
         os.killpg(s.p.pid,signal.SIGKILL); sh('pkill -9 -x pgbench; pkill -9 -x fio'); s.p.wait(); time.sleep(.2)
