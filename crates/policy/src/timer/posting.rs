@@ -28,7 +28,7 @@ pub struct VcpuConfig {
     /// The pCPU that the vCPU runs on is a housekeeping CPU for timers. Only [`PostingPredicate::Yao2021`] uses it.
     pub pcpu_is_timer_housekeeping: bool,
     /// The vendor's timer that exits from the guest: the VMX preemption timer. `None` on SVM, which has none, and
-    /// where it [is not used](HvTimer::is_used).
+    /// where it is not used.
     pub hv_timer: Option<HvTimer>,
 }
 

@@ -4,7 +4,7 @@
 //! The scheduler reports each stretch of CPU time of each thread (`sched:sched_stat_runtime`), in the nanoseconds that
 //! /proc counts. What the thread did in it is known from its other events: a vCPU polls, runs its guest after a wakeup by
 //! something, or has left it for a device of the VMM; an event loop waits, works on what woke it, or is in user space
-//! without a system call before the next wait, which is where polling is. A [`Ledger`](ledger) lays one over the other.
+//! without a system call before the next wait, which is where polling is. A `Ledger` lays one over the other.
 //!
 //! What a thread used by /proc and is not found in this way is a line of its own, so that the lines of a
 //! [`Bill`] add up to what /proc counted, exactly.
