@@ -197,6 +197,11 @@ fn the_recorders_events_as_text_give_the_same_recording() {
     say!("host: {number} episodes, live and imported the same");
 }
 
+/// The halts of the load: `DWELL_SAME_TRACE_HALTS`, 5,000 for each second, or 1,500.
+fn number_of_halts() -> usize {
+    std::env::var("DWELL_SAME_TRACE_HALTS").map_or(1_500, |text| text.parse().unwrap())
+}
+
 /// What all of them record.
 const EVENTS: [&str; 2] = ["kvm:kvm_vcpu_wakeup", "kvm:kvm_halt_poll_ns"];
 
@@ -247,7 +252,8 @@ impl Ftrace {
         let ftrace = Ftrace(instance);
         let write = |file: &str, text: &str| std::fs::write(ftrace.0.join(file), text);
         write("trace_clock", "mono")?;
-        write("buffer_size_kb", "4096")?;
+        // Two events of a halt take some 130 bytes, and all may be of one CPU.
+        write("buffer_size_kb", &(4_096 + number_of_halts() / 4).to_string())?;
         for event in EVENTS {
             write(&format!("events/{}/enable", event.replace(':', "/")), "1")?;
         }
@@ -315,7 +321,7 @@ fn assert_same_rows(live: &Reader, imported: &Reader) -> u64 {
 fn perf_trace_cmd_and_ftrace_beside_a_live_recorder_give_the_same_recording() {
     const TEST: &str = "perf_trace_cmd_and_ftrace_beside_a_live_recorder_give_the_same_recording";
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let load = match halts(1_500) {
+    let load = match halts(number_of_halts()) {
         Ok(load) => load,
         Err(error) => return dwell_testing::skip!("kvm", TEST, "{error}"),
     };
@@ -332,7 +338,7 @@ fn perf_trace_cmd_and_ftrace_beside_a_live_recorder_give_the_same_recording() {
     let target = Target::Host { pid: Some(own_pid()), exits: false, contention: false };
     let Some((live, _, counted)) = record(target, load, TEST) else { return };
     perf.stop();
-    assert_all_halts(rows(&live).len(), 1_500, &counted);
+    assert_all_halts(rows(&live).len(), number_of_halts(), &counted);
     let compare = |name: &str, text: &[u8]| {
         let (imported, summary) = import(text, &live, GuestSource::Auto);
         assert_eq!((summary.lost.events, summary.out_of_order), (None, 0), "{name} has lost events");
