@@ -67,8 +67,9 @@ impl Latencies {
                 }
             }
         }
-        let of_idler = |sample: Sample| if sample.seen() < FEWEST { None } else { quantiles(sample) };
-        Ok(Latencies { idlers: idlers.into_iter().map(of_idler).collect(), all: quantiles(all) })
+        let of_idler =
+            |sample: Sample| if sample.seen() < FEWEST { None } else { quantiles(&sample.sorted()) };
+        Ok(Latencies { idlers: idlers.into_iter().map(of_idler).collect(), all: quantiles(&all.sorted()) })
     }
 
     /// Whether any was recorded.
@@ -92,9 +93,8 @@ pub(crate) fn recorded(chunk: &Chunk, row: usize) -> Option<u64> {
     chunk.wake_latency_ns.get(row).copied().flatten().filter(|_| !polled_through)
 }
 
-/// The middles of equal parts of the distribution.
-fn quantiles(sample: Sample) -> Option<[u64; QUANTILES]> {
-    let sorted = sample.sorted();
+/// The middles of equal parts of the distribution of values in ascending order; `None` of no values.
+pub(crate) fn quantiles(sorted: &[u64]) -> Option<[u64; QUANTILES]> {
     let at = |part: usize| sorted[(2 * part + 1) * sorted.len() / (2 * QUANTILES)];
     (!sorted.is_empty()).then(|| std::array::from_fn(at))
 }

@@ -26,6 +26,7 @@ pub use predict::{Estimate, Estimates, Predictor, Range, Work};
 pub use program::Program;
 
 use crate::counts::Counts;
+use crate::latency::QUANTILES;
 use crate::rule::{Player, Rule, RuleError};
 use queue::{Event, Queue};
 use std::collections::VecDeque;
@@ -54,7 +55,7 @@ impl Outcome {
     }
 }
 
-/// From one latency of a halt to the next of [`QUANTILES`](crate::latency::QUANTILES).
+/// From one latency of a halt to the next of [`QUANTILES`].
 const TURN: usize = 39;
 
 /// How long after a wakeup a segment starts.
@@ -209,11 +210,9 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let recorded = self.latency == Latency::Recorded;
         let cpu = &mut self.cpus[row.cpu as usize];
         let mut idled = None;
-        let halt_ns = match self.program.after_halts_ns.len() {
-            quantiles if quantiles > 0 && !by_interrupt => {
-                // A step that has no divisor in common with their number takes turns by all of them.
-                self.program.after_halts_ns[cpu.halts * TURN % quantiles]
-            }
+        let halt_ns = match &self.program.after_halts_ns {
+            // A step that has no divisor in common with their number takes turns by all of them.
+            Some(all) if !by_interrupt => all[cpu.halts * TURN % QUANTILES],
             _ => constants.halt_ns(by_interrupt),
         };
         let is_idle = cpu.running.is_none() && !cpu.woken;

@@ -1,7 +1,7 @@
 //! Work under other settings, in ranges: the constants are estimates, and when interrupts come is not known.
 
 use super::{Constants, External, Outcome, Program};
-use crate::latency::QUANTILES;
+use crate::latency::{QUANTILES, quantiles};
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
 use dwell_recording::{Cause, Segments};
@@ -91,8 +91,12 @@ impl Estimates {
     /// and after its waking of another, after polls and after halts. `after_halt` takes the place of what
     /// is assumed where there was no halt.
     ///
-    /// Also the latencies of halts, as [`QUANTILES`] quantiles.
-    fn of(segments: &Segments, before: &Before, after_halt: Option<Nanos>) -> (Estimates, Vec<u64>) {
+    /// Also the latencies of halts, as quantiles, where there are enough.
+    fn of(
+        segments: &Segments,
+        before: &Before,
+        after_halt: Option<Nanos>,
+    ) -> (Estimates, Option<[u64; QUANTILES]>) {
         let mut late = [vec![], vec![]];
         // By task, and whether there was a halt.
         let mut until_waking: BTreeMap<(u32, bool), Vec<u64>> = BTreeMap::new();
@@ -120,7 +124,7 @@ impl Estimates {
                 }
             }
         }
-        let [mut polled, halted] = late;
+        let [mut polled, mut halted] = late;
         if are_rare(polled.len(), halted.len()) {
             polled.clear();
         }
@@ -128,7 +132,8 @@ impl Estimates {
             Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
             None => ASSUMED.after_halt,
         };
-        let spread = quantiles(halted.clone());
+        halted.sort_unstable();
+        let spread = quantiles(&halted).filter(|_| halted.len() >= FEWEST);
         let estimates = Estimates {
             after_poll: Estimate::of(polled).unwrap_or(ASSUMED.after_poll),
             after_halt: Estimate::of(halted).unwrap_or(assumed),
@@ -153,13 +158,6 @@ impl Estimates {
             hidden_ns: of(self.hidden),
         }
     }
-}
-
-/// The middles of so many equal parts of the distribution; none of too few values.
-fn quantiles(mut values: Vec<u64>) -> Vec<u64> {
-    values.sort_unstable();
-    let at = |part: usize| values[(2 * part + 1) * values.len() / (2 * QUANTILES)];
-    if values.len() < FEWEST { vec![] } else { (0..QUANTILES).map(at).collect() }
 }
 
 /// Whether polls show no constant: fewer than one in fifty halts are those of windows that a setting that never polls has
@@ -266,7 +264,8 @@ impl Predictor {
                 let constants = estimates.at(end);
                 let program = Program::without(segments, external, constants, &halted);
                 let shift_ns = constants.after_halt_ns.cast_signed() - estimates.after_halt.ns.cast_signed();
-                let program = program.with_halts(spread.iter().map(|ns| ns.saturating_add_signed(shift_ns)));
+                let at_end = |all: [u64; QUANTILES]| all.map(|ns| ns.saturating_add_signed(shift_ns));
+                let program = program.with_halts(spread.map(at_end));
                 let outcome = program.replay(present)?;
                 if outcome.work < FEWEST as u64 {
                     return Ok(None);

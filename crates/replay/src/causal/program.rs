@@ -1,6 +1,7 @@
 //! Segments as a program to replay: without what the recorded setting added to them.
 
 use super::{Constants, External};
+use crate::latency::QUANTILES;
 use dwell_policy::Nanos;
 use dwell_recording::{Cause, Segments};
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ pub struct Program {
     pub(super) constants: Constants,
     pub(super) poll_step: Nanos,
     /// Latencies after a halt that another task ends, which take turns \[ns\]; without them all are the constant.
-    pub(super) after_halts_ns: Vec<u64>,
+    pub(super) after_halts_ns: Option<[u64; QUANTILES]>,
     leading: Vec<u32>,
 }
 
@@ -100,8 +101,8 @@ impl Program {
     /// with a limit: with a median of 18 us no idle time of 8 us stays within 20 us, though one latency in a hundred is that
     /// short, after which a window has grown and every later poll succeeds.
     #[must_use]
-    pub fn with_halts(self, after_halts_ns: impl Iterator<Item = u64>) -> Program {
-        Program { after_halts_ns: after_halts_ns.collect(), ..self }
+    pub fn with_halts(self, after_halts_ns: Option<[u64; QUANTILES]>) -> Program {
+        Program { after_halts_ns, ..self }
     }
 
     /// The segments without what halts added to them: `halted` has for each whether its CPU halted right before it
@@ -128,7 +129,7 @@ impl Program {
             end_ns: rows.iter().map(|row| row.end_ns()).max().unwrap_or(0),
             constants,
             poll_step: Nanos(segments.poll_step_ns),
-            after_halts_ns: vec![],
+            after_halts_ns: None,
             leading: vec![],
         };
         let driven = driven(segments);

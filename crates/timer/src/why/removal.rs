@@ -73,9 +73,9 @@ fn sum(bill: &Bill, is: impl Fn(&Line) -> bool) -> (u64, u64) {
     lines.fold((0, 0), |(ns, count), line| (ns + line.cpu_ns, count + line.count))
 }
 
-/// What is `ns` in a span of time, in a second of it.
-pub(super) fn per_s(ns: u64, span_ns: u64) -> u64 {
-    u64::try_from(u128::from(ns) * 1_000_000_000 / u128::from(span_ns.max(1))).unwrap_or(u64::MAX)
+/// What is so much in a span of time, in a second of it.
+pub(super) fn per_s(much: u64, span_ns: u64) -> u64 {
+    u64::try_from(u128::from(much) * 1_000_000_000 / u128::from(span_ns.max(1))).unwrap_or(u64::MAX)
 }
 
 fn share(ns: u64, part: u64, whole: u64) -> u64 {
@@ -165,15 +165,14 @@ fn pit(bill: &Bill) -> Option<Removal> {
 
 fn local_timer(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
     let (_, fired) = sum(bill, |line| line.cause == Cause::Run { wake: Wake::LocalTimer });
-    let seconds = known.span_ns.max(1);
-    let per_s = u64::try_from(u128::from(fired) * 1_000_000_000 / u128::from(seconds)).unwrap_or(u64::MAX);
+    let per_s = per_s(fired, known.span_ns);
     let vmm = known.vmm;
     let how = match vmm.filter(|vmm| is_for_windows(vmm)) {
         Some(vmm) if vmm.options.as_ref().is_some_and(|options| !options.has("hv-stimer")) => {
             WINDOWS.of(vmm.manager).to_owned()
         }
         Some(_) => "in the guest: what asks for short timers (powercfg /energy)".to_owned(),
-        None => "in the guest: what sets timers (`dwell why` there). 100, 250, 300 or 1,000 a second of each vCPU are a tick that \
+        None => "in the guest: what sets timers (events timer:* there). 100, 250, 300 or 1,000 a second of each vCPU are a tick that \
                  goes on while it is idle: no nohz=off on its command line, CONFIG_NO_HZ_IDLE"
             .to_owned(),
     };
