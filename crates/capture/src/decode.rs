@@ -188,6 +188,14 @@ decoders! {
     Kind::RescheduleInterrupt | Kind::CallInterrupt | Kind::IpiEntry => Ipi {}
         => EventKind::Interrupt(Interrupt::Ipi);
     Kind::DeviceInterrupt => DeviceInterrupt {} => EventKind::Interrupt(Interrupt::Device);
+    Kind::TimerInterruptEnd | Kind::RescheduleInterruptEnd | Kind::CallInterruptEnd | Kind::SoftirqEnd
+        => HandlerEnd {} => EventKind::HandlerEnd { line: None };
+    Kind::DeviceInterruptEnd => DeviceEnd { line = at("irq")? }
+        => EventKind::HandlerEnd { line: Some(line.read_u32(raw)?) };
+    Kind::Softirq => Softirq { vector = at("vec")? } => EventKind::Softirq { vector: vector.read_u32(raw)? };
+    Kind::TimerExpire | Kind::WorkStart => Callback {
+        function = at("function")?, is_work: bool = kind == Kind::WorkStart
+    } => EventKind::Callback { function: function.read(raw)?, is_work };
     Kind::Enter(call) => Enter { call: SystemCall = call, argument = argument_of(call, format)? }
         => EventKind::Enter { call, timeout: call.timeout(argument.read(raw)?) };
     Kind::Leave(call) => Leave { call: SystemCall = call, result = at("ret")? }
@@ -282,11 +290,11 @@ mod tests {
         #[test]
         fn any_sample_is_read_or_refused(raw in prop::collection::vec(any::<u8>(), 0..80), size in 0u16..70) {
             let names = ["ns", "waited", "valid", "vcpu_id", "grow", "new", "old", "state", "cpu_id", "prev_pid",
-                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f", "window_ns", "halted", "write", "ecx", "data", "exception", "rw", "reg", "val", "apicid", "hv_timer_in_use", "delta", "hrtimer", "function", "expires", "reason", "errno", "port", "gpa", "type", "gsi", "level", "runtime"];
+                "next_pid", "prev_state", "orig_cpu", "dest_cpu", "pid", "target_cpu", "isa", "exit_reason", "ret", "id", "args", "__syscall_nr", "a", "b", "c", "d", "e", "f", "window_ns", "halted", "write", "ecx", "data", "exception", "rw", "reg", "val", "apicid", "hv_timer_in_use", "delta", "hrtimer", "function", "expires", "reason", "errno", "port", "gpa", "type", "gsi", "level", "runtime", "irq", "vec"];
             let fields: Vec<_> = (4u16..).zip(names).map(|(offset, name)| (name, offset, size)).collect();
             let format = format(&fields);
             let kinds = [TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::Exit, TracepointKind::Entry, TracepointKind::Msr, TracepointKind::Apic, TracepointKind::ApicAccept, TracepointKind::UserspaceExit, TracepointKind::Port, TracepointKind::Mmio, TracepointKind::LineRaised, TracepointKind::MessageSent, TracepointKind::Ran, TracepointKind::HvTimerState, TracepointKind::LapicWait, TracepointKind::HrtimerStart, TracepointKind::HrtimerExpire, TracepointKind::CpuIdle, TracepointKind::GuestHaltPoll, TracepointKind::DwellIdle,
-                TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate, TracepointKind::Waking, TracepointKind::TimerInterrupt, TracepointKind::AnyEnter, TracepointKind::AnyLeave,
+                TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate, TracepointKind::Waking, TracepointKind::TimerInterrupt, TracepointKind::AnyEnter, TracepointKind::AnyLeave, TracepointKind::DeviceInterruptEnd, TracepointKind::Softirq, TracepointKind::TimerExpire,
                 TracepointKind::Enter(SystemCall::Ppoll), TracepointKind::Leave(SystemCall::Ppoll)];
             for kind in kinds {
                 let _ = Decoder::new(kind, &format).unwrap().decode(&raw, 0);

@@ -66,17 +66,17 @@ fn effective(wanted: CapabilitySet) {
 /// Drops the capabilities that recording into `output` does not need, for this thread and those it starts. If they
 /// cannot be dropped, recording goes on.
 pub(crate) fn keep_those_for_recording(output: &Path) {
-    keep(is_own_directory(output));
+    keep(is_own_directory(output), CapabilitySet::empty());
 }
 
-/// As [`keep_those_for_recording`], where nothing is written.
+/// As [`keep_those_for_recording`], where nothing is written and functions of the kernel are named.
 pub(crate) fn keep_those_for_watching() {
-    keep(true);
+    keep(true, CapabilitySet::SYSLOG);
 }
 
-fn keep(own_directory: bool) {
+fn keep(own_directory: bool, more: CapabilitySet) {
     let Ok(now) = capabilities(None) else { return };
-    let keep = now.permitted & needed(now.effective, own_directory);
+    let keep = now.permitted & (needed(now.effective, own_directory) | more);
     let _ = set_capabilities(
         None,
         CapabilitySets {

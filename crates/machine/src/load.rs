@@ -15,6 +15,7 @@
 //! An experiment that keeps to some cores asks for these only, of which the first is `cpuacct.usage_percpu`:
 //! on a host with many cores some process is always busy. Cgroup v2 has no such file.
 
+use crate::seam::Machine;
 use crate::threads::{Cpu, process_cpu_time};
 use dwell_policy::Nanos;
 use dwell_stats::{Environment, ForeignLoad};
@@ -294,9 +295,20 @@ fn cgroup_roots(mounts: &str, root: &Path, of_each_cpu: bool) -> Vec<Source> {
 
 /// Lines of `/proc/stat`: that of all CPUs, or the sum of those of some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Stat {
-    busy: Nanos,
-    steal: Nanos,
+pub struct Stat {
+    /// Of tasks and interrupts, as sampled at ticks.
+    pub busy: Nanos,
+    /// Idle, input and output awaited or not.
+    pub idle: Nanos,
+    pub steal: Nanos,
+}
+
+impl Stat {
+    /// Of all CPUs together; `None` if it cannot be read.
+    pub fn of_all(machine: &dyn Machine) -> Option<Stat> {
+        let text = machine.text("/proc/stat")?;
+        parse_stat(&text, &[], rustix::param::clock_ticks_per_second().max(1))
+    }
 }
 
 fn read_stat(path: &Path, cpus: &[Cpu], per_second: u64) -> Result<Stat, LoadError> {
@@ -313,7 +325,8 @@ fn parse_stat(text: &str, cpus: &[Cpu], per_second: u64) -> Option<Stat> {
     lines.into_iter().try_fold(Stat::default(), |sum, line| {
         let add = |a: Nanos, b: Nanos| Nanos(a.get().saturating_add(b.get()));
         let line = line?;
-        Some(Stat { busy: add(sum.busy, line.busy), steal: add(sum.steal, line.steal) })
+        let idle = add(sum.idle, line.idle);
+        Some(Stat { busy: add(sum.busy, line.busy), idle, steal: add(sum.steal, line.steal) })
     })
 }
 
@@ -322,14 +335,15 @@ fn parse_stat(text: &str, cpus: &[Cpu], per_second: u64) -> Option<Stat> {
 fn stat_line(text: &str, begin: &str, per_second: u64) -> Option<Stat> {
     let line = text.lines().find_map(|line| line.strip_prefix(begin))?;
     let fields: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
-    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = *fields.as_slice() else {
+    let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = *fields.as_slice() else {
         return None;
     };
     let time = |parts: &[u64]| {
         let sum = parts.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
         Nanos(sum.saturating_mul(1_000_000_000 / per_second.max(1)))
     };
-    Some(Stat { busy: time(&[user, nice, system, irq, softirq]), steal: time(&[steal]) })
+    let busy = time(&[user, nice, system, irq, softirq]);
+    Some(Stat { busy, idle: time(&[idle, iowait]), steal: time(&[steal]) })
 }
 
 /// A process, as its `stat` has it.

@@ -173,6 +173,9 @@ impl fmt::Display for Text<'_> {
             | EventKind::Lost { .. }
             | EventKind::Call { .. }
             | EventKind::Return
+            | EventKind::Softirq { .. }
+            | EventKind::Callback { .. }
+            | EventKind::HandlerEnd { .. }
             | EventKind::Ran { .. }
             | EventKind::UserspaceExit { .. }
             | EventKind::Port { .. }
@@ -217,6 +220,9 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
         | EventKind::Lost { .. }
         | EventKind::Call { .. }
         | EventKind::Return
+        | EventKind::Softirq { .. }
+        | EventKind::Callback { .. }
+        | EventKind::HandlerEnd { .. }
         | EventKind::Ran { .. }
         | EventKind::UserspaceExit { .. }
         | EventKind::Port { .. }

@@ -159,6 +159,20 @@ pub enum EventKind {
     },
     /// An interrupt is handled.
     Interrupt(Interrupt),
+    /// A softirq begins, of this number.
+    Softirq { vector: u32 },
+    /// A timer of the timer wheel expires, or a work of a work queue begins: this function is called.
+    Callback {
+        /// Its address.
+        function: u64,
+        /// Whether it is a work.
+        is_work: bool,
+    },
+    /// An interrupt or a softirq is over.
+    HandlerEnd {
+        /// The number of the interrupt, if it was a device's.
+        line: Option<u32>,
+    },
     /// `ipi:ipi_raise` or `ipi:ipi_send_cpu`: this CPU sends others an interrupt.
     IpiRaise {
         /// The first CPU of the mask.
@@ -465,6 +479,22 @@ pub enum TracepointKind {
     IpiSend,
     /// `irq:irq_handler_entry`
     DeviceInterrupt,
+    /// `irq_vectors:local_timer_exit`
+    TimerInterruptEnd,
+    /// `irq_vectors:reschedule_exit`
+    RescheduleInterruptEnd,
+    /// `irq_vectors:call_function_single_exit`
+    CallInterruptEnd,
+    /// `irq:irq_handler_exit`
+    DeviceInterruptEnd,
+    /// `irq:softirq_entry`
+    Softirq,
+    /// `irq:softirq_exit`
+    SoftirqEnd,
+    /// `timer:timer_expire_entry`
+    TimerExpire,
+    /// `workqueue:workqueue_execute_start`
+    WorkStart,
     /// `syscalls:sys_enter_*`
     Enter(SystemCall),
     /// `syscalls:sys_exit_*`
@@ -476,7 +506,7 @@ pub enum TracepointKind {
 }
 
 impl TracepointKind {
-    const NAMED: [(TracepointKind, &'static str); 36] = [
+    const NAMED: [(TracepointKind, &'static str); 44] = [
         (TracepointKind::VcpuWakeup, "kvm:kvm_vcpu_wakeup"),
         (TracepointKind::HaltPoll, "kvm:kvm_halt_poll_ns"),
         (TracepointKind::Exit, "kvm:kvm_exit"),
@@ -511,6 +541,14 @@ impl TracepointKind {
         (TracepointKind::IpiRaise, "ipi:ipi_raise"),
         (TracepointKind::IpiSend, "ipi:ipi_send_cpu"),
         (TracepointKind::DeviceInterrupt, "irq:irq_handler_entry"),
+        (TracepointKind::TimerInterruptEnd, "irq_vectors:local_timer_exit"),
+        (TracepointKind::RescheduleInterruptEnd, "irq_vectors:reschedule_exit"),
+        (TracepointKind::CallInterruptEnd, "irq_vectors:call_function_single_exit"),
+        (TracepointKind::DeviceInterruptEnd, "irq:irq_handler_exit"),
+        (TracepointKind::Softirq, "irq:softirq_entry"),
+        (TracepointKind::SoftirqEnd, "irq:softirq_exit"),
+        (TracepointKind::TimerExpire, "timer:timer_expire_entry"),
+        (TracepointKind::WorkStart, "workqueue:workqueue_execute_start"),
         (TracepointKind::AnyEnter, "raw_syscalls:sys_enter"),
         (TracepointKind::AnyLeave, "raw_syscalls:sys_exit"),
     ];

@@ -70,6 +70,12 @@ impl Blueprint {
             tracepoint()?;
             Ok(Blueprint { attach: Attach::RawTracepoint(name.to_owned()), fields })
         };
+        // What expires or begins is the first argument.
+        let called = |structure, member| {
+            let function = field(0, structure, &[member])?;
+            let fields = vec![("hrtimer", Value::Argument(0)), ("function", function)];
+            Ok(Blueprint { attach: Attach::TypedTracepoint(tracepoint()?), fields })
+        };
         match kind {
             TracepointKind::CpuIdle => {
                 raw(vec![("state", Value::Argument(0)), ("cpu_id", Value::Argument(1))])
@@ -81,7 +87,16 @@ impl Blueprint {
             | TracepointKind::RescheduleInterrupt
             | TracepointKind::CallInterrupt
             | TracepointKind::IpiEntry
-            | TracepointKind::DeviceInterrupt => raw(vec![]),
+            | TracepointKind::DeviceInterrupt
+            | TracepointKind::TimerInterruptEnd
+            | TracepointKind::RescheduleInterruptEnd
+            | TracepointKind::CallInterruptEnd
+            | TracepointKind::SoftirqEnd => raw(vec![]),
+            TracepointKind::DeviceInterruptEnd => raw(vec![("irq", Value::Argument(0))]),
+            TracepointKind::Softirq => raw(vec![("vec", Value::Argument(0))]),
+            TracepointKind::HrtimerExpire => called("hrtimer", "function"),
+            TracepointKind::TimerExpire => called("timer_list", "function"),
+            TracepointKind::WorkStart => called("work_struct", "func"),
             TracepointKind::Waking => Ok(Blueprint {
                 attach: Attach::TypedTracepoint(tracepoint()?),
                 fields: vec![

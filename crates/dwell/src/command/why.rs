@@ -8,35 +8,44 @@ use crate::output::{self, Format, FormatArg};
 use crate::{privileges, quantity, stop};
 use anyhow::bail;
 use dwell_capture::Until;
+use dwell_capture::system::System;
 use dwell_machine::{Facts, Sysroot, Vmm};
 use dwell_policy::Nanos;
 use dwell_timer::why::live::{Bills, watch};
-use dwell_timer::why::{Bill, Known, Removal, removals};
+use dwell_timer::why::{Bill, CpusBill, Known, Removal, removals, removals_of_cpus, watch_cpus};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Report where the CPU time of a VM goes, by cause, and what removes it
+/// Report what the CPU time of a VM or machine goes for, and what removes it
 ///
-/// Watches the threads of a VM, or of any process: what its vCPUs poll, what wakes them, which devices they access in the
+/// Of a VM: watches the threads of a VM, or of any process: what its vCPUs poll, what wakes them, which devices they access in the
 /// VMM; what wakes the VMM's event loops, and how long they poll; and the threads that the kernel has for it. The lines add
 /// up to what /proc counts in the same time. Changes nothing.
 ///
 /// Events cost those that cause them. So in the first quarter of the time nothing is traced, and what is saved is scaled
 /// to what was used then.
 ///
-/// Where tracing is not possible there are only the threads' times and KVM's counters of polls.
+/// Of this machine, with --cpus or where no VM runs, as inside a guest: watches its CPUs. Which tasks, timers (by the
+/// function that is called) and interrupts run, how often they wake a CPU that idles, and how long CPUs poll. The lines add
+/// up to what /proc/stat does not count as idle, and the polls, which it does. In a guest, what a removal saves the host is
+/// estimated from the wakeups, at 20 us each.
+///
+/// Where tracing is not possible there are only the threads' times and the counters of polls, of KVM or of cpuidle.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  dwell why\n  dwell why web --duration 30s\n  dwell why --all --format csv"
+    after_help = "Examples:\n  dwell why\n  dwell why web --duration 30s\n  dwell why --all --format csv\n  dwell why --cpus"
 )]
 pub(crate) struct Args {
-    /// VM, by the name on its command line or by its process; any process by its number [default: the only VM]
+    /// VM, by the name on its command line or by its process; any process by its number [default: the only VM, or --cpus if there is none]
     #[arg(value_name = "VM|PID", conflicts_with = "all")]
     vm: Option<String>,
     /// Every VM of this host
     #[arg(long)]
     all: bool,
+    /// The CPUs of this machine
+    #[arg(long, conflicts_with_all = ["vm", "all"])]
+    cpus: bool,
     /// How long to watch
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
     duration: Nanos,
@@ -47,7 +56,9 @@ pub(crate) struct Args {
 /// What is watched.
 #[derive(Clone, Debug, Serialize)]
 struct Subject {
-    pid: u32,
+    /// `None`: the CPUs of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
     /// The VM's name, else that of the process.
     name: String,
     #[serde(skip)]
@@ -70,7 +81,13 @@ struct OfSubject {
     #[serde(flatten)]
     subject: Subject,
     /// What it used before it was watched \[ns of CPU a second\].
+    #[serde(skip_serializing_if = "Option::is_none")]
     unwatched_ns_per_s: Option<u64>,
+    /// Of this machine: what /proc/stat counts as not idle \[ns\], and what of that the host gave to others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    busy_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steal_ns: Option<u64>,
     #[serde(flatten)]
     bill: Bill,
     removals: Vec<Removal>,
@@ -83,17 +100,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     privileges::keep_those_for_watching();
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: Some(Duration::from_nanos(args.duration.get())), stop: &stop };
-    let processes: Vec<(u32, Option<&Vmm>)> =
-        subjects.iter().map(|subject| (subject.pid, subject.vmm.as_ref())).collect();
-    let system: Arc<dyn dwell_capture::system::System> = system;
-    let Bills { bills, unwatched_ns_per_s, span_ns, events, lost, untraced } =
-        watch(&system, &processes, &until);
-    let of = |((subject, bill), unwatched_ns_per_s): ((Subject, Bill), Option<u64>)| {
-        let known = Known { vmm: subject.vmm.as_ref(), span_ns, unwatched_ns_per_s, halt_cost: HALT_COST };
-        OfSubject { removals: removals(&bill, &known), unwatched_ns_per_s, subject, bill }
+    let system: Arc<dyn System> = system;
+    let report = match subjects.is_empty() {
+        true => of_cpus(&system, &facts, &until),
+        false => of_processes(&system, subjects, &until),
     };
-    let bills = subjects.into_iter().zip(bills).zip(unwatched_ns_per_s).map(of);
-    let report = Report { span_ns, events, lost_events: lost, untraced, bills: bills.collect() };
     match args.format.format {
         Format::Json => output::json(&report)?,
         Format::Csv => output::csv(&show::csv(&report))?,
@@ -102,7 +113,34 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
-/// The processes that are asked for.
+fn of_processes(system: &Arc<dyn System>, subjects: Vec<Subject>, until: &Until<'_>) -> Report {
+    let process = |subject: &'_ Subject| Some((subject.pid?, subject.vmm.clone()));
+    let processes: Vec<(u32, Option<Vmm>)> = subjects.iter().filter_map(process).collect();
+    let processes: Vec<(u32, Option<&Vmm>)> =
+        processes.iter().map(|(pid, vmm)| (*pid, vmm.as_ref())).collect();
+    let Bills { bills, unwatched_ns_per_s, span_ns, events, lost, untraced } =
+        watch(system, &processes, until);
+    let of = |((subject, bill), unwatched_ns_per_s): ((Subject, Bill), Option<u64>)| {
+        let known = Known { vmm: subject.vmm.as_ref(), span_ns, unwatched_ns_per_s, halt_cost: HALT_COST };
+        let removals = removals(&bill, &known);
+        OfSubject { subject, unwatched_ns_per_s, busy_ns: None, steal_ns: None, bill, removals }
+    };
+    let bills = subjects.into_iter().zip(bills).zip(unwatched_ns_per_s).map(of);
+    Report { span_ns, events, lost_events: lost, untraced, bills: bills.collect() }
+}
+
+fn of_cpus(system: &Arc<dyn System>, facts: &Facts, until: &Until<'_>) -> Report {
+    let found = watch_cpus(system, until);
+    let host_halts = facts.guest.hypervisor.is_some().then_some(HALT_COST);
+    let removals = removals_of_cpus(&found, &**system, host_halts);
+    let subject = Subject { pid: None, name: "CPUs of this machine".to_owned(), vmm: None };
+    let CpusBill { bill, busy_ns, steal_ns, span_ns, events, lost, untraced, .. } = found;
+    let of =
+        OfSubject { subject, unwatched_ns_per_s: None, busy_ns, steal_ns: Some(steal_ns), bill, removals };
+    Report { span_ns, events, lost_events: lost, untraced, bills: vec![of] }
+}
+
+/// The processes that are asked for; none: the CPUs of this machine.
 fn subjects(args: &Args, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
     let vms: Vec<Subject> = facts
         .host
@@ -110,21 +148,20 @@ fn subjects(args: &Args, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
         .iter()
         .map(|vm| {
             let vmm = facts.vmms.iter().find(|vmm| vmm.pid == vm.pid).cloned();
-            Subject { pid: vm.pid, name: vm.name.clone().unwrap_or_else(|| vm.comm.clone()), vmm }
+            Subject { pid: Some(vm.pid), name: vm.name.clone().unwrap_or_else(|| vm.comm.clone()), vmm }
         })
         .collect();
     let listed = || {
-        let names: Vec<String> = vms.iter().map(|vm| format!("{} ({})", vm.name, vm.pid)).collect();
+        let names: Vec<String> =
+            vms.iter().map(|vm| format!("{} ({})", vm.name, vm.pid.unwrap_or(0))).collect();
         names.join(", ")
     };
     match (&args.vm, args.all) {
+        (None, false) if args.cpus || vms.is_empty() => Ok(vec![]),
         (None, true) if vms.is_empty() => bail!("--all: no VM is running that this user can see"),
         (None, true) => Ok(vms),
         (None, false) => match vms.as_slice() {
             [only] => Ok(vec![only.clone()]),
-            [] => bail!(
-                "no VM is running that this user can see; give the process to look into, or run as root"
-            ),
             _ => bail!("several VMs are running: {}; name one, or give --all", listed()),
         },
         (Some(asked), _) => {
@@ -146,5 +183,5 @@ fn of_process(pid: u32, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
     };
     let vmm = facts.vmms.iter().find(|vmm| vmm.pid == pid).cloned();
     let name = vmm.as_ref().and_then(|vmm| vmm.name.clone());
-    Ok(vec![Subject { pid, name: name.unwrap_or_else(|| comm.trim().to_owned()), vmm }])
+    Ok(vec![Subject { pid: Some(pid), name: name.unwrap_or_else(|| comm.trim().to_owned()), vmm }])
 }

@@ -59,7 +59,8 @@ fn files_that_are_absent_or_strange_are_named() {
 #[test]
 fn stat_is_read_without_guest_time_twice() {
     let stat = parse_stat(STAT, &[], 100).unwrap();
-    assert_eq!(stat, Stat { busy: Nanos(1_630_000_000), steal: Nanos(800_000_000) });
+    let idle = Nanos(45_000_000_000);
+    assert_eq!(stat, Stat { busy: Nanos(1_630_000_000), idle, steal: Nanos(800_000_000) });
     assert_eq!(parse_stat("cpu0 1 2 3 4 5 6 7 8\n", &[], 100), None);
 }
 

@@ -18,6 +18,22 @@ pub struct Line {
     pub cpu_ns: u64,
     /// How often.
     pub count: u64,
+    /// How often it woke a CPU of this machine.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wakeups: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Bill {
+    pub(super) fn of(cpu_ns: u64, mut lines: Vec<Line>) -> Bill {
+        lines.retain(|line| line.cpu_ns > 0);
+        lines.sort_by_key(|line| (line.cause == Cause::Rest, std::cmp::Reverse(line.cpu_ns)));
+        Bill { cpu_ns, lines }
+    }
 }
 
 /// What KVM counted of polls.
@@ -72,14 +88,19 @@ impl Watch {
         }
         let cpu_ns = counted.process_ns.max(known_ns);
         add(Class::Other, None, Cause::Rest, cpu_ns - known_ns, 0);
-        let line = |((class, thread, cause), (cpu_ns, count))| Line { class, thread, cause, cpu_ns, count };
+        let line = |((class, thread, cause), (cpu_ns, count))| Line {
+            class,
+            thread,
+            cause,
+            cpu_ns,
+            count,
+            wakeups: 0,
+        };
         let mut lines: Vec<Line> = sums.into_iter().map(line).collect();
         if let Some(polls) = counted.polls {
             polled(&mut lines, polls);
         }
-        lines.retain(|line| line.cpu_ns > 0);
-        lines.sort_by_key(|line| (line.cause == Cause::Rest, std::cmp::Reverse(line.cpu_ns)));
-        Bill { cpu_ns, lines }
+        Bill::of(cpu_ns, lines)
     }
 }
 
@@ -115,6 +136,8 @@ fn shift(lines: &mut Vec<Line>, from: &Cause, to: Cause, ns: u64) {
     from.cpu_ns -= ns;
     match lines.iter_mut().find(|line| is_of_vcpus(line, &to)) {
         Some(to) => to.cpu_ns += ns,
-        None => lines.push(Line { class: Class::Vcpu, thread: None, cause: to, cpu_ns: ns, count: 0 }),
+        None => {
+            lines.push(Line { class: Class::Vcpu, thread: None, cause: to, cpu_ns: ns, count: 0, wakeups: 0 })
+        }
     }
 }

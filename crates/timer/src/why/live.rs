@@ -67,51 +67,31 @@ pub fn watch(system: &Arc<dyn System>, processes: &[(u32, Option<&Vmm>)], until:
         (Some(_), Some(whole)) => unwatched(processes, &tasks, whole / UNWATCHED, until),
         _ => vec![None; processes.len()],
     };
-    let mut round = Round::default();
-    let (start, untraced) = match trace.as_mut().map(Trace::enable) {
-        Some(Err(error)) => {
-            trace = None;
-            (now_ns(), Some(error.to_string()))
-        }
-        _ => (now_ns(), untraced),
-    };
+    let untraced = enable(&mut trace).or(untraced);
+    let start = now_ns();
     let before: Vec<Reading> = readings(processes, &tasks, &mut readers);
-    let begun = Instant::now();
-    while !until.stop.load(Ordering::Relaxed) {
-        let left = duration.map_or(ROUND, |duration| duration.saturating_sub(begun.elapsed()));
-        if left.is_zero() {
-            break;
-        }
-        match &mut trace {
-            None => std::thread::sleep(left.min(ROUND)),
-            Some(trace) => {
-                // What a wait that fails leaves is read at the end.
-                let _ = trace.wait(left.min(ROUND));
-                let now = now_ns();
-                trace.drain(|event| round.take(event, start));
-                round.release(now.saturating_sub(SLACK_NS), &mut watches);
-            }
-        }
-    }
+    let mut each = |event: &Event| watches.iter_mut().for_each(|watch| watch.observe(event));
+    let mut round = Round::new(start);
+    round.read(&mut trace, duration, until, &mut each);
     let after: Vec<Reading> = readings(processes, &tasks, &mut readers);
     let end = now_ns();
-    let mut lost = 0;
-    if let Some(trace) = &mut trace {
-        let _ = trace.disable();
-        trace.drain(|event| round.take(event, start));
-        let _ = trace.settle_losses();
-        round.release(end, &mut watches);
-        lost = trace.lost().values().sum();
-    }
+    round.end(&mut trace, end, &mut each);
     let both = watches.into_iter().zip(before.iter().zip(&after));
     Bills {
         bills: both.map(|(watch, (before, after))| watch.finish(&after.since(before))).collect(),
         unwatched_ns_per_s: unwatched,
         span_ns: end - start,
         events: round.events,
-        lost: lost + round.late,
+        lost: round.lost,
         untraced,
     }
+}
+
+/// Lets events come; returns why they do not.
+pub(super) fn enable(trace: &mut Option<Trace>) -> Option<String> {
+    let error = trace.as_mut()?.enable().err()?;
+    *trace = None;
+    Some(error.to_string())
 }
 
 /// The part of the duration in which nothing is traced yet: one of so many.
@@ -138,24 +118,58 @@ fn unwatched(
 }
 
 /// Events in order.
-#[derive(Default)]
-struct Round {
+pub(super) struct Round {
     merge: Merge,
-    events: u64,
-    late: u64,
+    start_ns: u64,
+    pub(super) events: u64,
+    pub(super) lost: u64,
 }
 
 impl Round {
-    fn take(&mut self, event: Event, start_ns: u64) {
-        if event.time_ns < start_ns {
-            return;
-        }
-        self.events += 1;
-        self.late += u64::from(!self.merge.push(event));
+    pub(super) fn new(start_ns: u64) -> Round {
+        Round { merge: Merge::new(), start_ns, events: 0, lost: 0 }
     }
 
-    fn release(&mut self, until_ns: u64, watches: &mut [Watch]) {
-        self.merge.release(until_ns, |event| watches.iter_mut().for_each(|watch| watch.observe(event)));
+    /// Reads events for `duration`, or until it is stopped.
+    pub(super) fn read(
+        &mut self,
+        trace: &mut Option<Trace>,
+        duration: Option<Duration>,
+        until: &Until<'_>,
+        each: &mut dyn FnMut(&Event),
+    ) {
+        let begun = Instant::now();
+        while !until.stop.load(Ordering::Relaxed) {
+            let left = duration.map_or(ROUND, |duration| duration.saturating_sub(begun.elapsed()));
+            match trace {
+                _ if left.is_zero() => break,
+                None => std::thread::sleep(left.min(ROUND)),
+                Some(trace) => {
+                    // What a wait that fails leaves is read at the end.
+                    let _ = trace.wait(left.min(ROUND));
+                    let now = now_ns();
+                    trace.drain(|event| self.take(event));
+                    self.merge.release(now.saturating_sub(SLACK_NS), &mut *each);
+                }
+            }
+        }
+    }
+
+    /// Reads what is left of the events up to `end_ns`.
+    pub(super) fn end(&mut self, trace: &mut Option<Trace>, end_ns: u64, each: &mut dyn FnMut(&Event)) {
+        let Some(trace) = trace else { return };
+        let _ = trace.disable();
+        trace.drain(|event| self.take(event));
+        let _ = trace.settle_losses();
+        self.merge.release(end_ns, each);
+        self.lost += trace.lost().values().sum::<u64>();
+    }
+
+    fn take(&mut self, event: Event) {
+        if event.time_ns >= self.start_ns {
+            self.events += 1;
+            self.lost += u64::from(!self.merge.push(event));
+        }
     }
 }
 

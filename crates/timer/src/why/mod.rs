@@ -15,19 +15,27 @@
 //! * Where KVM emits neither `kvm_exit` nor `kvm_entry`, exits that KVM handles itself are part of the burst.
 
 mod bill;
+mod cpus;
 mod ledger;
 pub mod live;
+mod live_cpus;
 mod names;
 mod removal;
+mod removal_cpus;
 mod tasks;
 mod watch;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_cpus;
 
 pub use bill::{Bill, Counted, Line, Polls};
+pub use cpus::{Cpus, NameOf, Numbers};
+pub use live_cpus::{CpusBill, watch_cpus};
 pub use names::{Device, Wake};
 pub use removal::{Known, Removal, removals};
+pub use removal_cpus::removals_of_cpus;
 pub use tasks::{Class, Task};
 pub use watch::{Describe, Watch};
 
@@ -37,6 +45,8 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Cause {
+    /// A CPU polled, by cpuidle's counters, which do not have what came of it.
+    Poll,
     /// A vCPU polled and then slept after all.
     FailedPoll,
     /// A vCPU polled until it was woken.
@@ -64,6 +74,24 @@ pub enum Cause {
         /// The thread of the process that wrote to it.
         by: Option<String>,
     },
+    /// Of this machine's CPUs: a task ran, after something woke it.
+    Task {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        woken_by: Option<String>,
+    },
+    /// A kernel thread did this work of a work queue.
+    Work { function: String },
+    /// A timer's function was called.
+    Timer {
+        function: String,
+        /// The task that it woke.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        wakes: Option<String>,
+    },
+    /// An interrupt or a softirq was handled.
+    Interrupt { name: String },
+    /// The idle task entered an idle state, or left it.
+    IdleTask,
     /// What a thread did that is not looked into.
     Whole,
     /// Counted by /proc and not seen in the events.

@@ -20,6 +20,9 @@ pub struct Removal {
     pub how: String,
     /// What it saves in the time that was watched \[ns of CPU\].
     pub saves_ns: u64,
+    /// What it saves the host of this machine, by what a halt costs there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saves_on_host_ns: Option<u64>,
     /// What it costs.
     pub costs: String,
 }
@@ -62,13 +65,19 @@ pub fn removals(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
     for removal in &mut all {
         removal.saves_ns = share(removal.saves_ns, unwatched, watched);
     }
-    all.retain(|removal| removal.saves_ns >= (known.span_ns / LEAST).max(1));
-    all.sort_by_key(|removal| std::cmp::Reverse(removal.saves_ns));
+    worth(all, known.span_ns)
+}
+
+/// Those worth a look, what saves most first.
+pub(super) fn worth(mut all: Vec<Removal>, span_ns: u64) -> Vec<Removal> {
+    let saves = |removal: &Removal| removal.saves_ns.max(removal.saves_on_host_ns.unwrap_or(0));
+    all.retain(|removal| saves(removal) >= (span_ns / LEAST).max(1));
+    all.sort_by_key(|removal| std::cmp::Reverse(saves(removal)));
     all
 }
 
 /// CPU time and counts of the lines for which this holds.
-fn sum(bill: &Bill, is: impl Fn(&Line) -> bool) -> (u64, u64) {
+pub(super) fn sum(bill: &Bill, is: impl Fn(&Line) -> bool) -> (u64, u64) {
     let lines = bill.lines.iter().filter(|line| is(line));
     lines.fold((0, 0), |(ns, count), line| (ns + line.cpu_ns, count + line.count))
 }
@@ -78,7 +87,7 @@ pub(super) fn per_s(much: u64, span_ns: u64) -> u64 {
     u64::try_from(u128::from(much) * 1_000_000_000 / u128::from(span_ns.max(1))).unwrap_or(u64::MAX)
 }
 
-fn share(ns: u64, part: u64, whole: u64) -> u64 {
+pub(super) fn share(ns: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(ns) * u128::from(part.min(whole)) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
 }
 
@@ -131,6 +140,7 @@ fn hpet(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
         what: "HPET: its accesses, its interrupts, and the main loop's timers for it".to_owned(),
         how: words.of(vmm.manager).to_owned(),
         saves_ns: of_device(bill, Device::Hpet),
+        saves_on_host_ns: None,
         costs: "a restart of the VM; a guest without an HPET keeps time by the local APIC timer, which costs less".to_owned(),
     })
 }
@@ -146,6 +156,7 @@ fn clock(bill: &Bill, known: &Known<'_>, device: Device) -> Option<Removal> {
         what: format!("{}: a guest that keeps time by it", device.name()),
         how,
         saves_ns: of_device(bill, device),
+        saves_on_host_ns: None,
         costs: "a restart of the guest".to_owned(),
     })
 }
@@ -159,6 +170,7 @@ fn pit(bill: &Bill) -> Option<Removal> {
         how: "in the guest: a kernel that keeps time by the local APIC timer (no nolapic, noapic or nohz=off on its command line)"
             .to_owned(),
         saves_ns: of_device(bill, Device::Pit) + thread.0,
+        saves_on_host_ns: None,
         costs: "a restart of the guest; a boot loader or DOS has no other timer".to_owned(),
     })
 }
@@ -172,7 +184,7 @@ fn local_timer(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
             WINDOWS.of(vmm.manager).to_owned()
         }
         Some(_) => "in the guest: what asks for short timers (powercfg /energy)".to_owned(),
-        None => "in the guest: what sets timers (events timer:* there). 100, 250, 300 or 1,000 a second of each vCPU are a tick that \
+        None => "in the guest: dwell why there names what sets timers. 100, 250, 300 or 1,000 a second of each vCPU are a tick that \
                  goes on while it is idle: no nohz=off on its command line, CONFIG_NO_HZ_IDLE"
             .to_owned(),
     };
@@ -180,6 +192,7 @@ fn local_timer(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
         what: format!("timers of the guest's local APICs: {per_s} wakeups a second by them"),
         how,
         saves_ns: of_wakeups(bill, |wake| wake == Wake::LocalTimer),
+        saves_on_host_ns: None,
         costs: "what these timers are for comes later, or not at all".to_owned(),
     })
 }
@@ -197,6 +210,7 @@ fn polls(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
             vmm.pid
         ),
         saves_ns: (failed + successful).saturating_sub(halts),
+        saves_on_host_ns: None,
         costs: format!(
             "{successes} wakeups of those watched would have come later, by the latency of a halt"
         ),
@@ -217,6 +231,7 @@ fn monitor(bill: &Bill) -> Option<Removal> {
         what: "clients of the VMM: those that ask its monitor, or have its display open".to_owned(),
         how: "ask less often (statistics, guest agents, exporters), or close the display".to_owned(),
         saves_ns: of_main_loop(bill, is_clients) + thread.0,
+        saves_on_host_ns: None,
         costs: "what they show is older".to_owned(),
     })
 }
@@ -234,6 +249,7 @@ fn io_threads(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
                 IO_POLLING.of(vmm.manager)
             ),
             saves_ns: sum(bill, |line| is_it(line) && line.cause == Cause::BeforeWait).0,
+            saves_on_host_ns: None,
             costs: "each request then waits for a wakeup of the thread".to_owned(),
         })
     };

@@ -15,6 +15,8 @@ pub enum Class {
     Vhost,
     /// Another thread of the kernel on behalf of the VM.
     Kernel,
+    /// This machine's own CPUs.
+    Cpu,
     Other,
 }
 
@@ -27,6 +29,7 @@ impl Class {
             Class::IoThread => "I/O thread",
             Class::Vhost => "vhost",
             Class::Kernel => "kernel",
+            Class::Cpu => "CPUs",
             Class::Other => "other threads",
         }
     }

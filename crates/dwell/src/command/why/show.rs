@@ -25,54 +25,72 @@ fn words(cause: &Cause) -> String {
         }
         Cause::Ready { descriptor: Some(kind), by: None } => format!("work for a descriptor: {kind}"),
         Cause::Ready { descriptor: None, .. } => "work for a descriptor".to_owned(),
+        Cause::Poll => "polls of idle CPUs".to_owned(),
+        Cause::Task { woken_by: Some(by) } => format!("task, woken by: {by}"),
+        Cause::Task { woken_by: None } => "task, woken before".to_owned(),
+        Cause::Work { function } => format!("work: {function}"),
+        Cause::Timer { function, wakes: Some(task) } => format!("timer: {function}, for {task}"),
+        Cause::Timer { function, wakes: None } => format!("timer: {function}"),
+        Cause::Interrupt { name } => name.clone(),
+        Cause::IdleTask => "idle task: to an idle state and back".to_owned(),
         Cause::Whole => "whole thread".to_owned(),
         Cause::Rest => "rest: no event shows what for".to_owned(),
     }
 }
 
-const COLUMNS: [(&str, &str); 6] = [
+const COLUMNS: [(&str, &str); 7] = [
     ("CPU", "cpu_share"),
     ("time", "cpu_ns"),
     ("a second", "per_s"),
     ("each", "each_ns"),
+    ("wakeups/s", "wakeups_per_s"),
     ("thread", "thread"),
     ("what for", "cause"),
 ];
+const WAKEUPS: usize = 4;
 
-fn columns() -> impl Iterator<Item = Column> {
+/// Of a machine's CPUs there are wakeups.
+fn columns(with_wakeups: bool) -> impl Iterator<Item = Column> {
     let column = |(place, (heading, name)): (usize, (&str, &str))| match place {
         1 => Column::number(heading, name).rank(2),
         3 => Column::number(heading, name).rank(1),
-        ..4 => Column::number(heading, name),
+        ..5 => Column::number(heading, name),
         _ => Column::text(heading, name),
     };
-    COLUMNS.into_iter().enumerate().map(column)
+    COLUMNS.into_iter().enumerate().filter(move |(place, _)| with_wakeups || *place != WAKEUPS).map(column)
 }
 
 /// The lines of all bills.
 pub(super) fn csv(report: &Report) -> Table {
     let whose = [Column::number("process", "pid"), Column::text("VM", "name")];
-    let mut table = Table::new(whose.into_iter().chain(columns()));
+    let mut table = Table::new(whose.into_iter().chain(columns(true)));
     for OfSubject { subject, bill, .. } in &report.bills {
         for line in &bill.lines {
-            let whose = [Cell::Count(subject.pid.into()), Cell::Text(subject.name.clone())];
-            table.push(whose.into_iter().chain(cells(line, report.span_ns)));
+            let pid = subject.pid.map_or(Cell::Missing, |pid| Cell::Count(pid.into()));
+            let whose = [pid, Cell::Text(subject.name.clone())];
+            table.push(whose.into_iter().chain(cells(line, report.span_ns, true)));
         }
     }
     table
 }
 
-fn cells(line: &Line, span_ns: u64) -> [Cell; 6] {
+fn cells(line: &Line, span_ns: u64, with_wakeups: bool) -> Vec<Cell> {
     let span = span_ns.max(1) as f64;
     let often = (line.count > 0).then_some(line.count as f64);
-    [
+    let wakeups = (line.wakeups > 0).then_some(line.wakeups as f64);
+    let mut cells = vec![
         Cell::Share(line.cpu_ns as f64 / span),
         Cell::Nanos(line.cpu_ns as f64),
         often.map_or(Cell::Missing, |often| Cell::Rounded(often * 1e9 / span)),
         often.map_or(Cell::Missing, |often| Cell::Nanos(line.cpu_ns as f64 / often)),
+        wakeups.map_or(Cell::Missing, |wakeups| Cell::Rounded(wakeups * 1e9 / span)),
         Cell::Text(line.thread.clone().unwrap_or_else(|| line.class.name().to_owned())),
         Cell::Text(words(&line.cause)),
-    ]
+    ];
+    if !with_wakeups {
+        cells.remove(WAKEUPS);
+    }
+    cells
 }
 
 pub(super) fn print(report: &Report) -> anyhow::Result<()> {
@@ -97,34 +115,45 @@ pub(super) fn print(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bill(one: &OfSubject, span_ns: u64) -> anyhow::Result<()> {
-    let OfSubject { subject, unwatched_ns_per_s, bill, removals } = one;
+fn heading(one: &OfSubject, span_ns: u64) -> String {
     let of_cpu = |ns: u64| percent(ns as f64 / span_ns.max(1) as f64);
-    let heading = format!(
-        "{} (process {}): {} of a CPU in {}, by /proc{}",
-        subject.name,
-        subject.pid,
-        of_cpu(bill.cpu_ns),
-        duration(span_ns as f64),
-        unwatched_ns_per_s
-            .map_or_else(String::new, |ns| format!("; {} before it was watched", percent(ns as f64 / 1e9)))
-    );
+    let name = &one.subject.name;
+    let (all, span) = (of_cpu(one.bill.cpu_ns), duration(span_ns as f64));
+    let Some(pid) = one.subject.pid else {
+        let busy = one.busy_ns.map_or("?".to_owned(), of_cpu);
+        let steal = one.steal_ns.filter(|ns| *ns > 0);
+        let steal = steal.map_or_else(String::new, |ns| format!(", {} of it steal", of_cpu(ns)));
+        return format!("{name}: {all} of a CPU in {span}; busy by /proc/stat: {busy}{steal}");
+    };
+    let before = one.unwatched_ns_per_s;
+    let before =
+        before.map_or_else(String::new, |ns| format!("; {} before it was watched", percent(ns as f64 / 1e9)));
+    format!("{name} (process {pid}): {all} of a CPU in {span}, by /proc{before}")
+}
+
+fn bill(one: &OfSubject, span_ns: u64) -> anyhow::Result<()> {
+    let OfSubject { subject, bill, removals, .. } = one;
+    let of_cpu = |ns: u64| percent(ns as f64 / span_ns.max(1) as f64);
+    let heading = heading(one, span_ns);
     output::text(&output::wrapped(&heading))?;
-    let mut table = Table::new(columns());
+    let with_wakeups = subject.pid.is_none();
+    let mut table = Table::new(columns(with_wakeups));
     // What is shown as nothing is one line.
     let is_small = |line: &&Line| line.cpu_ns < span_ns / 20_000;
-    bill.lines.iter().filter(|line| !is_small(line)).for_each(|line| table.push(cells(line, span_ns)));
+    bill.lines
+        .iter()
+        .filter(|line| !is_small(line))
+        .for_each(|line| table.push(cells(line, span_ns, with_wakeups)));
     let small: Vec<&Line> = bill.lines.iter().filter(is_small).collect();
     if !small.is_empty() {
         let cpu_ns = small.iter().map(|line| line.cpu_ns).sum::<u64>() as f64;
-        table.push([
-            Cell::Share(cpu_ns / span_ns.max(1) as f64),
-            Cell::Nanos(cpu_ns),
-            Cell::Missing,
-            Cell::Missing,
+        let numbers = [Cell::Share(cpu_ns / span_ns.max(1) as f64), Cell::Nanos(cpu_ns)];
+        let missing = std::iter::repeat_n(Cell::Missing, if with_wakeups { 3 } else { 2 });
+        let words = [
             Cell::Text("-".to_owned()),
             Cell::Text(format!("{} causes of less than 0.005 % each (--format csv has them)", small.len())),
-        ]);
+        ];
+        table.push(numbers.into_iter().chain(missing).chain(words));
     }
     output::text(&format!("\n{}", output::fitted(&table)))?;
     if removals.is_empty() {
@@ -134,7 +163,10 @@ fn bill(one: &OfSubject, span_ns: u64) -> anyhow::Result<()> {
     for removal in removals {
         let first = format!("  {:>6}  ", of_cpu(removal.saves_ns));
         let rest = " ".repeat(first.chars().count());
-        output::text(&output::hanging(&first, &rest, &removal.what))?;
+        let on_host = removal
+            .saves_on_host_ns
+            .map_or_else(String::new, |ns| format!("; on the host about {}", of_cpu(ns)));
+        output::text(&output::hanging(&first, &rest, &format!("{}{on_host}", removal.what)))?;
         let further = format!("{rest}       ");
         output::text(&output::hanging(&format!("{rest}do:    "), &further, &removal.how))?;
         output::text(&output::hanging(&format!("{rest}costs: "), &further, &removal.costs))?;

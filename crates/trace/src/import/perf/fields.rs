@@ -46,7 +46,15 @@ fn printed(
         | TracepointKind::Mmio
         | TracepointKind::LineRaised
         | TracepointKind::MessageSent
-        | TracepointKind::Ran => return Some(None),
+        | TracepointKind::Ran
+        | TracepointKind::TimerInterruptEnd
+        | TracepointKind::RescheduleInterruptEnd
+        | TracepointKind::CallInterruptEnd
+        | TracepointKind::DeviceInterruptEnd
+        | TracepointKind::Softirq
+        | TracepointKind::SoftirqEnd
+        | TracepointKind::TimerExpire
+        | TracepointKind::WorkStart => return Some(None),
         TracepointKind::HvTimerState => {
             EventKind::HvTimerState { in_use: digits::<u32>(last_field(text, " hv_timer ")?)? != 0 }
         }
