@@ -29,7 +29,7 @@ const FREE_EVERY_NS: u64 = WINDOW_NS;
 const LOAD_NS: u64 = 250_000_000;
 /// … and has changed if its episodes are so many times as many, or as few, under the same setting, or so many
 /// times as long, or as short, in the geometric mean.
-const CHANGED: f64 = 1.5;
+pub(crate) const CHANGED: f64 = 1.5;
 /// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
 pub(crate) const BUSY_PER_S: f64 = 640.0;
 
@@ -228,6 +228,13 @@ impl Checks {
         self.free && now_ns >= self.free_at_ns
     }
 
+    /// When a trial may come whatever the account says \[ns\], if none has since the load changed.
+    pub(crate) fn free_trial_ns(&self, present: &Setting) -> Option<u64> {
+        let would_poll_longer = length(present) < length(&self.longest);
+        (self.free && would_poll_longer && !self.are_off())
+            .then(|| self.free_at_ns.max(self.trial_at_ns.unwrap_or(0)))
+    }
+
     /// Such a trial begins.
     pub(crate) fn begin_free(&mut self, now_ns: u64, turns: Turns) {
         (self.free, self.free_at_ns) = (false, now_ns.saturating_add(FREE_EVERY_NS));
@@ -244,6 +251,12 @@ impl Checks {
         self.turns.as_ref().is_some_and(Turns::is_free)
     }
 
+    /// The setting that was in force before the trial that is under way, if that was not the originals.
+    pub(crate) fn before_trial(&self) -> Option<Setting> {
+        let trial = self.turns.as_ref().filter(|turns| turns.is_trial())?;
+        Some(*trial.settings()[1]).filter(|before| *before != self.originals)
+    }
+
     /// No other setting is chosen for a while, unless the load changes: one was advised.
     pub(crate) fn wait(&mut self, now_ns: u64) {
         self.held_until_ns = now_ns.saturating_add(REFUTED_NS);
@@ -253,14 +266,26 @@ impl Checks {
     pub(crate) fn saw(&mut self, now_ns: u64, present: &Setting, part: Part) -> bool {
         let changes = self.load.changes(present, part);
         if changes {
-            self.worth = None;
-            self.free = true;
-            self.pause_ns = FIRST_PAUSE_NS;
-            self.trial_at_ns = self.trial_at_ns.map(|at_ns| at_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS)));
-            self.rest.begin_anew();
-            self.held_until_ns = self.held_until_ns.min(now_ns);
+            self.another_load(now_ns, FIRST_PAUSE_NS);
         }
         changes
+    }
+
+    /// A glance has shown that the load is another one.
+    pub(crate) fn glanced_at_another_load(&mut self, now_ns: u64) {
+        self.load = Load::default();
+        self.another_load(now_ns, 0);
+    }
+
+    /// Nothing is known of the load: pauses end, and a trial comes after `pause_ns` at most.
+    fn another_load(&mut self, now_ns: u64, pause_ns: u64) {
+        self.worth = None;
+        self.free = true;
+        self.pause_ns = FIRST_PAUSE_NS;
+        let at_ns = now_ns.saturating_add(pause_ns);
+        self.trial_at_ns = Some(self.trial_at_ns.map_or(at_ns, |before_ns| before_ns.min(at_ns)));
+        self.rest.begin_anew();
+        self.held_until_ns = self.held_until_ns.min(now_ns);
     }
 }
 

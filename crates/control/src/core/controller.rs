@@ -4,10 +4,11 @@ use crate::core::account::{Account, Loss};
 use crate::core::change::{Cause, Change, writes};
 use crate::core::checks::Checks;
 use crate::core::choice::{Choice, FEWEST};
+use crate::core::glance::{Glance, Glances};
 use crate::core::haltpoll;
 use crate::core::idlers::Idlers;
 use crate::core::observed::Observed;
-use crate::core::pace::{MOST_WRITES, Pace, Writes};
+use crate::core::pace::{FIRST_NS, MOST_WRITES, Pace, Writes};
 use crate::core::period::{Period, Searched};
 use crate::core::pricing::fresh;
 use crate::core::status::{Seen, Status};
@@ -17,10 +18,12 @@ use crate::core::trust::Trust;
 use crate::core::turns::{Next, Part, SETTLE_NS, Turns, maximum};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
-use dwell_replay::RuleError;
+use dwell_replay::{Counts, RuleError};
 
 /// A trial may not bring the writes of a minute above these: the others are for changes.
 const MOST_WRITES_WITH_TRIALS: usize = MOST_WRITES - 12;
+/// A trial that may begin within this time is waited for \[ns\].
+const SOON_NS: u64 = 1_000_000_000;
 /// What a change has to save of the present cost in a closed loop.
 const WORTH_TURNS: f64 = 0.25;
 
@@ -36,6 +39,9 @@ pub struct Controller {
     pace: Pace,
     writes: Writes,
     decided_ns: u64,
+    glances: Glances,
+    /// Whether a glance has shown that the load is another one.
+    another_load: bool,
     checks: Checks,
     /// What the cost of the last period may be of that under the originals for the work that was done.
     worth: f64,
@@ -62,6 +68,8 @@ impl Controller {
             pace: Pace::new(terms.period.get(), terms.cpu_limit.get() as f64 / 1e9),
             writes: Writes::default(),
             decided_ns: 0,
+            glances: Glances::default(),
+            another_load: false,
             checks,
             worth: 1.0,
             advised: None,
@@ -143,6 +151,23 @@ impl Controller {
         self.pace.out_of_budget_until_ns()
     }
 
+    /// When to glance at counters, if no decision comes before \[ns\]; not in turns, whose setting changes.
+    pub fn next_glance_ns(&self) -> Option<u64> {
+        (!self.checks.in_turns() && !self.another_load).then(|| self.glances.next_ns())
+    }
+
+    /// What was counted of so many CPUs, of all together, in the `ns` before now. If that shows another load the next
+    /// decision is due at once, unless too many were, and of what is seen from now on.
+    pub fn glance(&mut self, now_ns: u64, ns: u64, cpus: usize, counted: &Counts) -> Glance {
+        let glance = self.glances.glance(now_ns, ns, cpus, counted, self.terms.halt_cost);
+        if glance == Glance::Another {
+            self.another_load = true;
+            self.decided_ns = now_ns;
+            self.pace.hasten(now_ns);
+        }
+        glance
+    }
+
     /// Decides. A change that is returned comes into force only with [`Controller::changed`].
     pub fn decide(&mut self, now_ns: u64, observed: &[Observed]) -> Option<Change> {
         let span_ns = now_ns.saturating_sub(self.decided_ns).max(1);
@@ -165,9 +190,22 @@ impl Controller {
                 cause
             }
             (None, true) => self.turn(now_ns, period.part())?,
-            (None, false) => return None,
+            (None, false) => {
+                self.wait_for_a_trial(now_ns, period.ns);
+                return None;
+            }
         };
         Some(Change { at_ns: now_ns, from: self.present, to, cause })
+    }
+
+    /// Under a load that has changed and mostly halts, the next decision is due when a trial may begin.
+    fn wait_for_a_trial(&mut self, now_ns: u64, span_ns: u64) {
+        let due_ns = self.checks.free_trial_ns(&self.present).filter(|_| self.idlers.mostly_halt(span_ns));
+        if let Some(wait_ns) =
+            due_ns.map(|due_ns| due_ns.saturating_sub(now_ns)).filter(|wait_ns| *wait_ns <= SOON_NS)
+        {
+            self.pace.at(now_ns, wait_ns.max(FIRST_NS));
+        }
     }
 
     /// Nothing was observed that could decide: the next decision comes later.
@@ -192,6 +230,7 @@ impl Controller {
         self.writes.wrote(change.at_ns, change.writes());
         self.present = change.to;
         self.searched = Searched::default();
+        self.glances.begin_anew();
         self.idlers.changed(&change.to);
         match self.checks.settles() {
             true => self.pace.at(change.at_ns, SETTLE_NS),
@@ -235,7 +274,8 @@ impl Controller {
     fn begin_turns(&mut self, now_ns: u64, part: Part, chosen: Option<&(Setting, Cause)>) -> Option<bool> {
         // On probation periods are short, which turns are not.
         let exceeded = self.account.is_exceeded();
-        let free = exceeded && chosen.is_none() && self.checks.may_be_free(now_ns);
+        let may_be_free = chosen.is_none() && self.checks.may_be_free(now_ns);
+        let free = exceeded && may_be_free;
         if self.checks.are_off() || exceeded && !free {
             return None;
         }
@@ -267,7 +307,7 @@ impl Controller {
         if haltpoll::cannot_take_turns(turns.settings()) || !self.may_switch(now_ns, in_force, &turns) {
             return self.checks.are_necessary(now_ns).then_some(false);
         }
-        match free {
+        match may_be_free && turns.is_trial() {
             true => self.checks.begin_free(now_ns, turns),
             false => self.checks.begin(turns),
         }
@@ -293,7 +333,12 @@ impl Controller {
         let originals_ns = period.originals_ns * self.worth;
         let free = self.checks.are_free();
         let loss = self.account.book(now_ns, period.paid_ns, originals_ns, controlled, free);
-        let load_changed = !self.checks.in_turns() && self.checks.saw(now_ns, &self.present, period.part());
+        let glanced = std::mem::take(&mut self.another_load) && !self.checks.in_turns();
+        if glanced {
+            self.checks.glanced_at_another_load(now_ns);
+        }
+        let load_changed =
+            glanced || !self.checks.in_turns() && self.checks.saw(now_ns, &self.present, period.part());
         if load_changed {
             // They are of another load.
             self.idlers.forget_episodes();
@@ -312,6 +357,10 @@ impl Controller {
         }
         if let Some(Loss { excess_ns, originals_ns, rest_ns }) = loss {
             self.checks.lost();
+            // What a trial loses is no loss of the setting before it.
+            if let Some(before) = self.checks.before_trial() {
+                return (Some((before, Cause::Turn)), false);
+            }
             let cause = Cause::Loss { excess_ns, originals_ns, rest_ns };
             return (Some((originals, cause)), false);
         }

@@ -26,7 +26,8 @@
 //!
 //! The first decisions come after 10 ms, 20 ms … 100 ms, and so do those after a change. There are at most 240
 //! writes of parameters a minute, of which a way back to the originals is always left. Where more CPU time is
-//! used than may be, periods become longer.
+//! used than may be, periods become longer. Where episodes are seen in bursts, glances at counters between two
+//! decisions show that the load is another one, and the next decision comes at once ([`Controller::glance`]).
 //!
 //! # Limits
 //! * Open loop: the episodes are taken as they came. A guest that waits for its peer would have had others. The account
@@ -45,6 +46,7 @@ mod checks;
 mod choice;
 mod controller;
 mod draw;
+mod glance;
 mod haltpoll;
 mod idlers;
 mod latency;
@@ -71,6 +73,7 @@ pub use change::{Cause, Change, Measured};
 pub use choice::FEWEST;
 pub use controller::Controller;
 pub use draw::Histograms;
+pub use glance::Glance;
 pub use look::{Drawn, Looks};
 pub use observed::Observed;
 pub use pace::{MINUTE_NS, MOST_WRITES};

@@ -17,6 +17,12 @@ const LONGEST_QUIET_NS: u64 = 2_000_000_000;
 const LONGEST_NS: u64 = 10_000_000_000;
 /// The share of the limit that decisions and looks may use; the rest is left for searches for idlers.
 const BUDGET: f64 = 0.9;
+/// What so many seconds give is kept for decisions that are due at once; others wait until there is more.
+const KEPT_S: f64 = 2.0;
+/// So many decisions after a glance that showed another load come whatever they cost …
+const HASTY: u32 = 3;
+/// … if that is of the next so many seconds: turns alone can take half of it.
+const DEBT_S: f64 = 20.0;
 /// The same while there is next to nothing to gain.
 const QUIET: f64 = 0.1;
 
@@ -32,9 +38,12 @@ pub(crate) struct Pace {
     quiet: bool,
     /// Whether the next decision is due whatever it costs.
     fixed: bool,
-    /// CPU time that may be used \[ns\] at the time `counted_ns`; negative: more was used than may be.
+    /// CPU time that may be used \[ns\] at the time `counted_ns`; negative: more was used than may be, by those that
+    /// were due at once.
     left_ns: f64,
     counted_ns: u64,
+    /// Decisions that come on the account of later ones.
+    hasty: u32,
 }
 
 impl Pace {
@@ -48,8 +57,9 @@ impl Pace {
             next_ns: 0,
             quiet: false,
             fixed: false,
-            left_ns: limit * BUDGET * 1e9,
+            left_ns: limit * BUDGET * (KEPT_S + 1.0) * 1e9,
             counted_ns: 0,
+            hasty: 0,
         }
     }
 
@@ -61,6 +71,13 @@ impl Pace {
     pub(crate) fn start(&mut self, now_ns: u64) {
         self.step_ns = FIRST_NS.min(self.period_ns);
         self.wait(now_ns, self.step_ns, false);
+    }
+
+    /// The load is another one: a decision is due, and the next ones soon.
+    pub(crate) fn hasten(&mut self, now_ns: u64) {
+        self.hasty = HASTY;
+        self.start(now_ns);
+        self.next_ns = now_ns.max(self.out_of_budget_until_ns());
     }
 
     /// The next decision is so much later, whatever it costs.
@@ -75,15 +92,17 @@ impl Pace {
 
     /// Until when nothing is affordable \[ns\].
     pub(crate) fn out_of_budget_until_ns(&self) -> u64 {
-        if self.left_ns >= 0.0 {
+        let least_ns = if self.hasty > 0 { -DEBT_S } else { KEPT_S } * self.budget() * 1e9;
+        if self.left_ns >= least_ns {
             0
         } else {
-            later(self.counted_ns, -self.left_ns / self.budget(), LONGEST_NS)
+            later(self.counted_ns, (least_ns - self.left_ns) / self.budget(), LONGEST_NS)
         }
     }
 
     /// A decision was made; `quiet`: there is next to nothing to gain. On probation periods stay as short as the first.
     pub(crate) fn decided(&mut self, now_ns: u64, quiet: bool, on_probation: bool) {
+        self.hasty = self.hasty.saturating_sub(1);
         let longer = if on_probation { FIRST_NS } else { self.step_ns * 2 };
         // A load that begins soon after the start is not missed for long.
         self.step_ns = longer.min(if quiet { QUIET_NS.max(self.period_ns) } else { self.period_ns });
@@ -99,8 +118,8 @@ impl Pace {
     pub(crate) fn spent(&mut self, now_ns: u64, cpu_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.counted_ns) as f64;
         self.counted_ns = self.counted_ns.max(now_ns);
-        // What a second gives is kept for short periods after a change.
-        let most_ns = self.budget() * 1e9;
+        // What another second gives is kept for short periods after a change.
+        let most_ns = self.budget() * (KEPT_S + 1.0) * 1e9;
         self.left_ns = (self.left_ns + self.budget() * since_ns).min(most_ns) - cpu_ns as f64;
         if self.fixed {
             return;

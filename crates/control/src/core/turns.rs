@@ -426,7 +426,18 @@ impl Turns {
 
     /// Whether too little is done in the mean turn, or it is a loss if the loop is closed.
     fn may_do_less(&self) -> bool {
-        self.more() < LEAST_WORK || self.ratio_if(true).is_some_and(|ratio| ratio.value > 0.0)
+        self.more() * self.chance().exp() < LEAST_WORK
+            || self.ratio_if(true).is_some_and(|ratio| ratio.value > 0.0)
+    }
+
+    /// By how much, as a logarithm, [`Turns::more`] may be chance where all turns are compared with the same short time
+    /// before them: two standard deviations of a Poisson distribution. Pairs of turns have their own interval.
+    fn chance(&self) -> f64 {
+        if self.side == Side::Both {
+            return 0.0;
+        }
+        let turns: u64 = self.turns.iter().map(|turn| turn.seen).sum();
+        2.0 * (1.0 / self.before.1.seen.max(1) as f64 + 1.0 / turns.max(1) as f64).sqrt()
     }
 
     /// How many times as much is done a second under the setting, so far.

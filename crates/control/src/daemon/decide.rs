@@ -59,9 +59,10 @@ impl Control<'_> {
     }
 
     /// Decides for the layers that are due. Where CPU time is short all of them become due at the same time
-    /// and the first one uses what there is, so that they take turns to be first.
-    pub(super) fn decide(&mut self) -> anyhow::Result<()> {
+    /// and the first one uses what there is, so that they take turns to be first. Whether nothing but looks were due.
+    pub(super) fn decide(&mut self) -> anyhow::Result<bool> {
         let (number, first) = (self.layers.len(), self.first);
+        let (mut looked, mut decided) = (false, false);
         for at in (0..number).map(|step| (first + step) % number) {
             let now = self.now_ns();
             let layered = &self.layers[at];
@@ -82,13 +83,15 @@ impl Control<'_> {
                 }
             } else if look {
                 // A decision meets the same trouble.
-                let _ = self.layers[at].source.look(now);
+                let Layered { source, controller, .. } = &mut self.layers[at];
+                let _ = source.look(controller, now);
             }
             if due || look {
                 self.account(at);
             }
+            (looked, decided) = (looked || look, decided || due);
         }
-        Ok(())
+        Ok(looked && !decided)
     }
 
     /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make

@@ -44,7 +44,7 @@ impl Layered {
 
     /// When to look between two decisions \[ns\], if ever.
     pub(super) fn next_look_ns(&self) -> Option<u64> {
-        Some(self.source.next_look_ns()?.max(self.controller.out_of_budget_until_ns()))
+        self.source.next_look_ns(&self.controller)
     }
 
     /// A line for each VM that vetoes another setting than before.

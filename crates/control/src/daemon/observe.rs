@@ -1,19 +1,19 @@
 //! What is seen of the idlers of a machine, period by period.
 
 use super::bursts::Bursts;
+use super::counters::{Between, Cpuidle, Cpus, DWELL_IDLE, IdleCounters, since};
 use super::iothread::{Look, Trouble};
 use super::tenants::{Found as FoundVm, Tenants, Vm};
 use super::{cpu_time, nanos};
-use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
+use crate::core::{Controller, Drawn, Episode, Glance, Histograms, Looks, Observed};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
-use dwell_capture::{GuestSource, Observer, Target, now_ns};
+use dwell_capture::{GuestSource, Observer, Target};
 use dwell_knobs::lease::Lease;
 use dwell_machine::polling::poll_step;
 use dwell_machine::threads::context_switches;
 use dwell_machine::{Machine, Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::Counts;
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
@@ -86,11 +86,12 @@ pub(super) trait Source {
     }
 
     /// When to look between two decisions \[ns\], if ever.
-    fn next_look_ns(&self) -> Option<u64> {
+    fn next_look_ns(&self, _controller: &Controller) -> Option<u64> {
         None
     }
 
-    fn look(&mut self, _now_ns: u64) -> anyhow::Result<()> {
+    /// Looks at what is counted, which may show the controller that a decision is due.
+    fn look(&mut self, _controller: &mut Controller, _now_ns: u64) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -131,8 +132,8 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
     if layer == Layer::Host {
         return Ok(Box::new(Host::new(latency.assumed(), vms)));
     }
-    let counters = if layer == Layer::Driver { Counted::DwellIdle } else { Counted::Cpuidle };
-    if counters == Counted::DwellIdle {
+    let driver = layer == Layer::Driver;
+    if driver {
         machine.read(DWELL_IDLE).with_context(|| {
             format!(
                 "cannot read the counters of dwell_idle in {DWELL_IDLE}; mount debugfs: mount -t debugfs debugfs \
@@ -140,21 +141,26 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
             )
         })?;
     }
+    let step = (!driver).then(poll_step).flatten();
     let mut guest = Guest {
         burst: Duration::from_nanos(burst.get()),
-        late: if counters == Counted::DwellIdle { latency.assumed() } else { Nanos::ZERO },
+        late: if driver { latency.assumed() } else { Nanos::ZERO },
         measures: latency != WakeupLatency::Given(latency.assumed()),
-        poll_step_ns: match counters {
-            Counted::Cpuidle => poll_step().and_then(|step| u32::try_from(step.get()).ok()).unwrap_or(0),
-            Counted::DwellIdle => 0,
-        },
+        poll_step_ns: step.and_then(|step| u32::try_from(step.get()).ok()).unwrap_or(0),
         halt_cost,
-        counters,
+        counters: if driver {
+            IdleCounters::of_dwell_idle(machine)
+        } else {
+            IdleCounters::of_cpuidle(machine)
+        },
         bursts: Bursts::of(Target::Guest { source: GuestSource::Auto, causes: false }),
+        online: online(machine),
         last: None,
+        glanced: None,
+        hurries: false,
     };
-    if counters.read(machine).values().any(|read| read.cpu != Cpuidle::default()) {
-        guest.bursts.open(&online(machine)).context(CANNOT_RECORD)?;
+    if guest.counters.read().values().any(|read| read.cpu != Cpuidle::default()) {
+        guest.bursts.open(&guest.online).context(CANNOT_RECORD)?;
     }
     Ok(Box::new(guest))
 }
@@ -189,7 +195,7 @@ impl Source for Host {
         _: Option<&mut Lease>,
         now_ns: u64,
     ) -> Result<Look, Trouble> {
-        self.look(now_ns).map_err(Trouble::Other)?;
+        self.look_at_statistics(now_ns).map_err(Trouble::Other)?;
         let Host { drawn, tenants, this_machine, .. } = self;
         let observed = drawn.iter_mut().map(|(id, drawn)| {
             let (counted, episodes) = drawn.take();
@@ -212,16 +218,22 @@ impl Source for Host {
         false
     }
 
-    fn next_look_ns(&self) -> Option<u64> {
-        (!self.drawn.is_empty()).then(|| self.looks.next_ns())
+    fn next_look_ns(&self, controller: &Controller) -> Option<u64> {
+        (!self.drawn.is_empty()).then(|| self.looks.next_ns().max(controller.out_of_budget_until_ns()))
+    }
+
+    fn look(&mut self, _: &mut Controller, now_ns: u64) -> anyhow::Result<()> {
+        self.look_at_statistics(now_ns)
     }
 
     fn take_searched(&mut self) -> Duration {
         std::mem::take(&mut self.searched)
     }
+}
 
+impl Host {
     /// Takes in what was counted since the last look.
-    fn look(&mut self, now_ns: u64) -> anyhow::Result<()> {
+    fn look_at_statistics(&mut self, now_ns: u64) -> anyhow::Result<()> {
         if self.search_at_ns.is_none_or(|at_ns| at_ns <= now_ns) {
             let before = cpu_time();
             self.tenants.forget();
@@ -257,9 +269,7 @@ impl Source for Host {
         self.looks.looked(now_ns, delta.len(), episodes);
         Ok(())
     }
-}
 
-impl Host {
     fn new(late: Nanos, vms: &[Vm]) -> Host {
         Host {
             late,
@@ -304,71 +314,19 @@ pub(super) struct Guest {
     halt_cost: Nanos,
     /// See [`Episode`].
     poll_step_ns: u32,
-    counters: Counted,
+    counters: IdleCounters,
     bursts: Bursts,
-    /// The counters of cpuidle when they were last read.
+    /// The CPUs that were online.
+    online: String,
+    /// The counters at the end of the last burst.
     last: Option<Cpus>,
+    /// The same at the last glance, if there was anything to see in the last burst.
+    glanced: Option<Cpus>,
+    /// Whether a glance has shown another load, so that a burst is worth its cost.
+    hurries: bool,
 }
 
-/// The counters of each CPU.
-type Cpus = BTreeMap<u32, Read>;
-
-/// The counters of a CPU, and when they were read by the clock of events: to read those of all CPUs takes time.
-#[derive(Clone, Copy, Debug)]
-struct Read {
-    cpu: Cpuidle,
-    at_ns: u64,
-}
-
-/// The counters of cpuidle, of one CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Cpuidle {
-    polls: u64,
-    polled_ns: u64,
-    halts: u64,
-}
-
-/// The counters that show what a CPU's idling did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counted {
-    /// Those of the states of cpuidle, under haltpoll's driver.
-    Cpuidle,
-    /// Those of dwell_idle, whose one state polls and halts.
-    DwellIdle,
-}
-
-/// A line for each CPU, after one with the names.
-const DWELL_IDLE: &str = "/sys/kernel/debug/dwell_idle/cpus";
-
-impl Counted {
-    fn read(self, machine: &dyn Machine) -> Cpus {
-        match self {
-            Counted::Cpuidle => cpus(machine),
-            Counted::DwellIdle => {
-                let text = machine.text(DWELL_IDLE).unwrap_or_default();
-                dwell_idle(&text, now_ns())
-            }
-        }
-    }
-}
-
-fn dwell_idle(text: &str, at_ns: u64) -> Cpus {
-    let mut lines = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
-    let names = lines.next().unwrap_or_default();
-    let of = |line: Vec<&str>| {
-        let number = |name: &str| line.get(names.iter().position(|one| *one == name)?)?.parse::<u64>().ok();
-        let sum = |a: &str, b: &str| number(a)?.checked_add(number(b)?);
-        let cpu = Cpuidle {
-            polls: sum("polls_successful", "polls_failed")?,
-            polled_ns: sum("poll_success_ns", "poll_fail_ns")?,
-            halts: number("halts")?,
-        };
-        Some((u32::try_from(number("cpu")?).ok()?, Read { cpu, at_ns }))
-    };
-    lines.filter_map(of).collect()
-}
-
-const CPUS: &str = "/sys/devices/system/cpu";
+pub(super) const CPUS: &str = "/sys/devices/system/cpu";
 
 const CANNOT_RECORD: &str = "cannot record the idle times of this machine's CPUs";
 
@@ -378,77 +336,8 @@ fn online(machine: &dyn Machine) -> String {
 }
 
 /// The number of a CPU from its name.
-fn number_of(name: &str) -> Option<u32> {
+pub(super) fn number_of(name: &str) -> Option<u32> {
     name.strip_prefix("cpu")?.parse().ok()
-}
-
-fn cpus(machine: &dyn Machine) -> Cpus {
-    let names = machine.names(CPUS).unwrap_or_default();
-    let of = |name: &String| {
-        let (number, cpu) = (number_of(name)?, Cpuidle::read(machine, name));
-        Some((number, Read { cpu, at_ns: now_ns() }))
-    };
-    names.iter().filter_map(of).collect()
-}
-
-impl Cpuidle {
-    /// State 0 of haltpoll's driver polls, state 1 halts.
-    fn read(machine: &dyn Machine, cpu: &str) -> Cpuidle {
-        let number = |file: &str| {
-            let number = machine.number(&format!("{CPUS}/{cpu}/cpuidle/{file}"));
-            number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0)
-        };
-        Cpuidle {
-            polls: number("state0/usage"),
-            polled_ns: number("state0/time").saturating_mul(1_000),
-            halts: number("state1/usage"),
-        }
-    }
-
-    fn since(self, before: Cpuidle) -> Cpuidle {
-        Cpuidle {
-            polls: self.polls.saturating_sub(before.polls),
-            polled_ns: self.polled_ns.saturating_sub(before.polled_ns),
-            halts: self.halts.saturating_sub(before.halts),
-        }
-    }
-
-    /// As counts of so many episodes.
-    fn counts(self, episodes: u64) -> Counts {
-        Counts {
-            episodes,
-            polls: self.polls,
-            polls_succeeded: episodes.saturating_sub(self.halts),
-            polled_ns: self.polled_ns.into(),
-            halts: self.halts,
-            exits: self.halts,
-            ..Counts::default()
-        }
-    }
-}
-
-/// What was counted of a CPU from one time to another \[ns\].
-#[derive(Clone, Copy, Debug)]
-struct Between {
-    cpu: Cpuidle,
-    from_ns: u64,
-    to_ns: u64,
-}
-
-impl Between {
-    fn ns(&self) -> f64 {
-        self.to_ns.saturating_sub(self.from_ns).max(1) as f64
-    }
-}
-
-/// What was counted of each CPU since.
-fn since(now: &Cpus, before: &Cpus) -> BTreeMap<u32, Between> {
-    let of = |(cpu, now): (&u32, &Read)| {
-        let before = before.get(cpu)?;
-        let counted = now.cpu.since(before.cpu);
-        Some((*cpu, Between { cpu: counted, from_ns: before.at_ns, to_ns: now.at_ns }))
-    };
-    now.iter().filter_map(of).collect()
 }
 
 impl Source for Guest {
@@ -459,7 +348,27 @@ impl Source for Guest {
         _: Option<&mut Lease>,
         _: u64,
     ) -> Result<Look, Trouble> {
-        self.burst(machine).map(Look::Episodes).map_err(Trouble::Other)
+        let observed = self.burst(machine).map_err(Trouble::Other)?;
+        self.glanced = self.last.clone().filter(|_| !observed.is_empty());
+        Ok(Look::Episodes(observed))
+    }
+
+    fn next_look_ns(&self, controller: &Controller) -> Option<u64> {
+        self.glanced.as_ref().and_then(|_| controller.next_glance_ns())
+    }
+
+    fn look(&mut self, controller: &mut Controller, now_ns: u64) -> anyhow::Result<()> {
+        let Some(before) = &mut self.glanced else { return Ok(()) };
+        let now = self.counters.read();
+        let since = since(&now, before);
+        let ns = since.values().map(Between::ns).max().unwrap_or(0);
+        let counted = since.values().map(|cpu| cpu.cpu.counts(0)).sum();
+        if controller.glance(now_ns, ns, now.len(), &counted) == Glance::Another {
+            // A burst does not stand for what was before.
+            self.hurries = true;
+        }
+        *before = now;
+        Ok(())
     }
 
     fn lost(&self) -> u64 {
@@ -468,17 +377,25 @@ impl Source for Guest {
 }
 
 impl Guest {
-    fn burst(&mut self, machine: &dyn Machine) -> anyhow::Result<Vec<Observed>> {
-        let now = self.counters.read(machine);
-        let Some(last) = self.last.replace(now.clone()) else { return Ok(vec![]) };
-        let share = |counted: &Between| counted.cpu.counts(0).cost_ns(self.halt_cost) as f64 / counted.ns();
-        if since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
+    fn burst(&mut self, machine: &dyn Writable) -> anyhow::Result<Vec<Observed>> {
+        let online = online(machine);
+        if self.online != online {
+            (self.counters, self.online) = (self.counters.again(machine), online);
+        }
+        let now = self.counters.read();
+        let hurries = std::mem::take(&mut self.hurries);
+        let last = if hurries { Some(now.clone()) } else { self.last.clone() };
+        self.last = Some(now.clone());
+        let Some(last) = last else { return Ok(vec![]) };
+        let share =
+            |counted: &Between| counted.cpu.counts(0).cost_ns(self.halt_cost) as f64 / counted.ns() as f64;
+        if !hurries && since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
             return Ok(vec![]);
         }
-        let Guest { late, measures, poll_step_ns, .. } = *self;
+        let Guest { late, measures, poll_step_ns, burst: length, .. } = *self;
         let found = Found { late, measures, poll_step_ns, ..Found::default() };
-        let mut burst = Burst { machine, counters: self.counters, found, begun: None, ended: None };
-        self.bursts.watch(&online(machine), self.burst, &mut burst).context(CANNOT_RECORD)?;
+        let mut burst = Burst { machine, counters: &self.counters, found, begun: None, ended: None };
+        self.bursts.watch(&self.online, length, &mut burst).context(CANNOT_RECORD)?;
         let Burst { found, begun: Some((switches_before, begun)), ended: Some((switches, ended)), .. } =
             burst
         else {
@@ -496,7 +413,7 @@ impl Guest {
 /// A burst, and the counters at its beginning and its end.
 struct Burst<'a> {
     machine: &'a dyn Machine,
-    counters: Counted,
+    counters: &'a IdleCounters,
     found: Found,
     begun: Option<(Option<u64>, Cpus)>,
     ended: Option<(Option<u64>, Cpus)>,
@@ -506,7 +423,7 @@ impl Burst<'_> {
     /// Context switches, and the counters of each CPU.
     fn read(&self) -> (Option<u64>, Cpus) {
         let switches = self.machine.text("/proc/stat").and_then(|stat| context_switches(&stat));
-        (switches, self.counters.read(self.machine))
+        (switches, self.counters.read())
     }
 }
 
@@ -556,7 +473,7 @@ impl Found {
     /// a period.
     fn observed(mut self, burst: &BTreeMap<u32, Between>, period: &BTreeMap<u32, Between>) -> Vec<Observed> {
         let of = |(cpu, counted): (&u32, &Between)| {
-            let share = counted.ns() / period.get(cpu)?.ns();
+            let share = counted.ns() as f64 / period.get(cpu)?.ns() as f64;
             let ended_then = |ended_ns: u64| ended_ns > counted.from_ns && ended_ns <= counted.to_ns;
             let episodes = self.cpus.remove(cpu)?.into_iter();
             let episodes: Vec<Episode> =
@@ -572,38 +489,6 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_testing::machine::Fake;
-
-    #[test]
-    fn counters_of_cpuidle_are_those_of_each_cpu() {
-        let machine = Fake::new();
-        let write = |cpu: u32, state: u32, usage: u64, time: u64| {
-            machine.set(&format!("{CPUS}/cpu{cpu}/cpuidle/state{state}/usage"), &usage.to_string());
-            machine.set(&format!("{CPUS}/cpu{cpu}/cpuidle/state{state}/time"), &time.to_string());
-        };
-        machine.set(&format!("{CPUS}/cpuidle/current_driver"), "haltpoll\n");
-        (0..2).for_each(|cpu| (0..2).for_each(|state| write(cpu, state, 10, 100)));
-        let before = cpus(&machine);
-        assert_eq!(before.keys().collect::<Vec<_>>(), [&0, &1]);
-        let each = Cpuidle { polls: 10, polled_ns: 100_000, halts: 10 };
-        assert!(before.values().all(|read| read.cpu == each), "{before:?}");
-        write(1, 0, 15, 190);
-        write(1, 1, 13, 5_000);
-        let since = since(&cpus(&machine), &before);
-        assert_eq!(since[&0].cpu, Cpuidle::default());
-        let counts = since[&1].cpu.counts(6);
-        assert_eq!((counts.polls, counts.polls_succeeded, counts.halts, counts.polled_ns), (5, 3, 3, 90_000));
-    }
-
-    #[test]
-    fn counters_of_dwell_idle_are_those_of_each_cpu() {
-        let head =
-            "cpu window_ns episodes polls_successful polls_failed halts poll_success_ns poll_fail_ns\n";
-        let all = dwell_idle(&format!("{head}0 5 30 10 2 20 4000 50\n1 0 0 0 0 0 0 0\n2 torn"), 7);
-        assert_eq!((all.len(), all[&1].at_ns), (2, 7));
-        assert_eq!(all[&0].cpu, Cpuidle { polls: 12, polled_ns: 4_050, halts: 20 });
-        assert!(dwell_idle("", 7).is_empty() && dwell_idle("0 5 30 10 2 20 4000 50\n", 7).is_empty());
-    }
 
     #[test]
     fn episodes_are_those_that_ended_while_their_cpu_was_counted() {

@@ -15,6 +15,10 @@ const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
 const PHASE_NS: u64 = 12 * SECOND_NS;
 const BURST_NS: u64 = 20 * MILLISECOND_NS;
 const LATENCY_NS: u64 = 14_000;
+/// CPU time of a burst, of each episode in it, and of a glance \[ns\]: so much was measured.
+const BURST_CPU_NS: u64 = 1_500_000;
+const EPISODE_CPU_NS: u64 = 700;
+const GLANCE_CPU_NS: u64 = 120_000;
 
 /// What a CPU waits for.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +66,8 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
     // Of a burst: when it ends, and what was seen in it.
     let (mut burst_until_ns, mut decided_ns) = (None, 0);
     let (mut counted, mut seen) = (Counts::default(), Stretches::new(16_384));
+    // Since the last glance.
+    let (mut glanced, mut glanced_ns, mut may_glance) = (Counts::default(), 0, false);
     while let Some(load) = usize::try_from(now_ns / PHASE_NS).ok().and_then(|phase| PHASES.get(phase)) {
         let phase = usize::try_from(now_ns / PHASE_NS).unwrap();
         let mean_ns = if halted { load.after_halt_ns } else { load.after_poll_ns };
@@ -83,6 +89,16 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
         done[phase].episodes += 1.0;
         done[phase].cost_ns += did.cost_ns(K) as f64;
         let Some(controller) = &mut controller else { continue };
+        glanced += did;
+        if may_glance
+            && burst_until_ns.is_none()
+            && controller.next_glance_ns().is_some_and(|at| at <= now_ns)
+        {
+            let counted = std::mem::take(&mut glanced);
+            controller.glance(now_ns, now_ns - glanced_ns, 1, &counted);
+            controller.spent(now_ns, Nanos(GLANCE_CPU_NS));
+            glanced_ns = now_ns;
+        }
         match burst_until_ns {
             None if controller.next_at_ns() <= now_ns => {
                 burst_until_ns = Some(if controller.settles() { now_ns } else { now_ns + BURST_NS });
@@ -95,6 +111,12 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
         }
         if burst_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
             burst_until_ns = None;
+            let cpu_ns = if controller.settles() {
+                GLANCE_CPU_NS
+            } else {
+                BURST_CPU_NS + EPISODE_CPU_NS * counted.episodes
+            };
+            may_glance = counted.cost_ns(K) > u128::from(BURST_NS / 1_000);
             let share = (BURST_NS as f64 / (now_ns - decided_ns).max(1) as f64).min(1.0);
             decided_ns = now_ns;
             let settles = controller.settles();
@@ -107,6 +129,7 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
                 let at_s = change.at_ns as f64 / 1e9;
                 lines.push(format!("{at_s:.3} s, {}: {values:?} {:?}", load.name, change.cause));
             }
+            controller.spent(now_ns, Nanos(cpu_ns));
         }
     }
     (done, lines)
@@ -130,18 +153,17 @@ fn each_phase_of_a_mixed_load_does_its_work() {
                 let cost = controlled[phase].cost_ns / fixed[1][phase].cost_ns;
                 phases += 1;
                 worst = (worst.0.min(work), if load.open { worst.1.max(cost) } else { worst.1 });
-                if work < 0.9 || load.open && cost > 1.15 {
+                if work < 0.9 || load.open && cost > 1.1 {
                     wrong.push(format!(
                         "from {name}, {seed}, phase {phase} {}: {work:.2}, cost {cost:.2}",
                         load.name
                     ));
-                    assert!(seed > 2, "{}\n{}", wrong.join("\n"), lines.join("\n"));
                 }
             }
             changes.extend(lines);
         }
     }
     // Of many seeds noise misleads the turns of some: a twentieth of the phases, and not by much.
-    let few = wrong.len() * 20 <= phases && worst.0 > 0.8 && worst.1 < 1.25;
+    let few = wrong.len() * 20 <= phases && worst.0 > 0.9 && worst.1 < 1.2;
     assert!(few, "{} of {phases}, {worst:?}: {}\n{}", wrong.len(), wrong.join("\n"), changes.join("\n"));
 }
