@@ -204,6 +204,13 @@ impl Trace {
         }
     }
 
+    /// Between two recordings, whether what is fast to let come again stays ready for it; it then costs a little.
+    pub fn stay(&mut self, stays: bool) {
+        if let Tracer::Bpf(source) = &mut self.tracer {
+            source.stay(stays);
+        }
+    }
+
     /// Waits until there is much to read, or for `timeout`.
     ///
     /// # Errors

@@ -103,6 +103,8 @@ pub struct BpfSource {
     programs: Vec<Loaded>,
     /// While programs are attached.
     links: Vec<OwnedFd>,
+    /// Whether programs stay attached between two recordings.
+    stays: bool,
     ring: Ring,
     losses: Numbers,
     /// While it is 0 programs write nothing.
@@ -180,7 +182,7 @@ impl BpfSource {
         let losses = Numbers::map(losses.as_fd(), cpus).map_err(mapped)?;
         let ring = Ring::map(ring.as_fd(), bytes).map_err(mapped)?;
         let (links, told) = (vec![], BTreeMap::new());
-        let source = BpfSource { programs, links, ring, losses, gate, left_out, told };
+        let source = BpfSource { programs, links, stays: false, ring, losses, gate, left_out, told };
         Ok((source, formats))
     }
 
@@ -204,7 +206,7 @@ impl BpfSource {
     /// # Errors
     /// The system's error, with the tracepoint.
     pub fn enable(&mut self) -> io::Result<()> {
-        for one in &self.programs {
+        for one in &self.programs[self.links.len()..] {
             let link = call::open(&Command::Link { attach: &one.attach, program: one.program.as_fd() });
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", one.event));
             self.links.push(link.map_err(named)?);
@@ -213,10 +215,21 @@ impl BpfSource {
         Ok(())
     }
 
-    /// Detaches all programs; records that are written remain.
+    /// Lets no program write, and detaches all unless they stay; records that are written remain.
     pub fn disable(&mut self) {
         self.gate.set_first(0);
-        self.links.clear();
+        if !self.stays {
+            self.links.clear();
+        }
+    }
+
+    /// Between two recordings, whether programs stay attached: the kernel changes its own code to attach and to detach one,
+    /// and interrupts every CPU for that. One that may not write takes some tens of nanoseconds an event.
+    pub fn stay(&mut self, stays: bool) {
+        self.stays = stays;
+        if !stays {
+            self.disable();
+        }
     }
 
     /// Waits for `timeout`. Nothing wakes the reader earlier: it would run as often as what it watches.

@@ -29,7 +29,7 @@ const FREE_EVERY_NS: u64 = WINDOW_NS;
 const LOAD_NS: u64 = 250_000_000;
 /// … and has changed if its episodes are so many times as many, or as few, under the same setting, or so many
 /// times as long, or as short, in the geometric mean.
-pub(crate) const CHANGED: f64 = 1.5;
+const CHANGED: f64 = 1.5;
 /// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
 pub(crate) const BUSY_PER_S: f64 = 640.0;
 
@@ -274,6 +274,8 @@ impl Checks {
     /// A glance has shown that the load is another one.
     pub(crate) fn glanced_at_another_load(&mut self, now_ns: u64) {
         self.load = Load::default();
+        // They were compared under another load.
+        self.verified_ns.clear();
         self.another_load(now_ns, 0);
     }
 

@@ -4,7 +4,7 @@
 //! how often a CPU polled and halted, and for how long, cost microseconds. They do not tell which setting is better, but that
 //! what the present one costs has changed: then the next decision is due at once, and on the account of later ones.
 
-use crate::core::checks::{BUSY_PER_S, CHANGED};
+use crate::core::checks::BUSY_PER_S;
 use dwell_policy::Nanos;
 use dwell_replay::Counts;
 
@@ -16,6 +16,8 @@ const CPUS: u64 = 4;
 const AGAIN_NS: u64 = 20_000_000;
 /// Glances in a row that differ from what is usual.
 const TWICE: u32 = 2;
+/// What is so many times as much, or as little, differs: a busy load that another one follows may cost as much as that.
+const DIFFERS: f64 = 4.0 / 3.0;
 /// Costs below this share of a CPU are alike.
 const LEAST_CPU: f64 = 0.02;
 
@@ -71,7 +73,7 @@ impl Glances {
             return Glance::Usual;
         }
         let usual = self.usual.get_or_insert(rates);
-        if usual.iter().zip(rates).all(|(usual, now)| (now - usual).abs() <= CHANGED.log2()) {
+        if usual.iter().zip(rates).all(|(usual, now)| (now - usual).abs() <= DIFFERS.log2()) {
             usual.iter_mut().zip(rates).for_each(|(usual, now)| *usual += (now - *usual) / 4.0);
             self.apart = 0;
             return Glance::Usual;
@@ -112,8 +114,8 @@ mod tests {
         );
         let shown = glances(&[paced, busy, busy, paced, paced, paced, paced]);
         assert_eq!(shown, [Usual, Usual, Usual, Differs, Another, Usual, Usual]);
-        // Half as much again is within what is usual, and so is anything of a CPU that is idle.
-        assert!(glances(&[busy, busy, (55_000, 100)]).iter().all(|glance| *glance == Usual));
+        // A quarter more is within what is usual, and so is anything of a CPU that is idle.
+        assert!(glances(&[busy, busy, (50_000, 100)]).iter().all(|glance| *glance == Usual));
         assert!(glances(&[(0, 20), (0, 20), (0, 600), (0, 900)]).iter().all(|glance| *glance == Usual));
     }
 

@@ -62,6 +62,13 @@ impl Bursts {
         }
     }
 
+    /// Whether the next burst comes soon.
+    pub(super) fn stay(&mut self, stays: bool) {
+        if let Some(open) = &mut self.open {
+            open.recorder.stay(stays);
+        }
+    }
+
     /// Trace events lost so far.
     pub(super) const fn lost(&self) -> u64 {
         self.lost

@@ -86,6 +86,11 @@ impl Control<'_> {
                 let Layered { source, controller, .. } = &mut self.layers[at];
                 let _ = source.look(controller, now);
             }
+            if due {
+                let next_ns = self.layers[at].next_at_ns();
+                let until_next_ns = next_ns.saturating_sub(self.now_ns());
+                self.layers[at].source.rest(until_next_ns);
+            }
             if due || look {
                 self.account(at);
             }

@@ -252,32 +252,14 @@ impl<'a> Control<'a> {
             if let Some(ends_ns) = ends_ns {
                 wait = wait.min(Duration::from_nanos(ends_ns.saturating_sub(world.now_ns())));
             }
-            world.wait(wait)?;
+            let woken = world.wait(wait)?;
             world.tell("WATCHDOG=1");
             if ends_ns.is_some_and(|ends_ns| world.now_ns() >= ends_ns) {
                 return Ok(End::Duration);
             }
-            while let Some(told) = world.signal()? {
-                match told {
-                    Told::End => return Ok(End::Signal),
-                    Told::ReadConfiguration => self.configure_again(task)?,
-                }
+            if woken && let Some(end) = self.hear(task)? {
+                return Ok(end);
             }
-            let mut stop = false;
-            let before = world.cpu_time();
-            world.answer(&mut |ask| match ask {
-                Ask::Status => self.status(),
-                Ask::Resume => self.resume(),
-                Ask::Stop => {
-                    stop = true;
-                    json!({ "ends": true })
-                }
-            });
-            self.answering += world.cpu_time().saturating_sub(before);
-            if stop {
-                return Ok(End::Stopped);
-            }
-            self.look_for_foreign_writes()?;
             self.meet_qemus()?;
             // A look is much cheaper than to say how things are.
             if self.decide()? {
@@ -288,6 +270,33 @@ impl<'a> Control<'a> {
                 self.metrics.published.publish(self.snapshot());
             }
         }
+    }
+
+    /// What comes from outside: signals, questions, and values that somebody else writes; whether control ends.
+    fn hear(&mut self, task: &Task<'_>) -> anyhow::Result<Option<End>> {
+        let world = self.world;
+        while let Some(told) = world.signal()? {
+            match told {
+                Told::End => return Ok(Some(End::Signal)),
+                Told::ReadConfiguration => self.configure_again(task)?,
+            }
+        }
+        let mut stop = false;
+        let before = world.cpu_time();
+        world.answer(&mut |ask| match ask {
+            Ask::Status => self.status(),
+            Ask::Resume => self.resume(),
+            Ask::Stop => {
+                stop = true;
+                json!({ "ends": true })
+            }
+        });
+        self.answering += world.cpu_time().saturating_sub(before);
+        if stop {
+            return Ok(Some(End::Stopped));
+        }
+        self.look_for_foreign_writes()?;
+        Ok(None)
     }
 
     fn until_next(&self) -> Duration {

@@ -27,6 +27,8 @@ const SEARCH_EVERY: Duration = Duration::from_secs(5);
 const SEARCH_SHARE: u32 = 2_000;
 /// … but at least so often; what a search takes beyond that share makes decisions rarer.
 const SEARCH_AT_LEAST: Duration = Duration::from_secs(60);
+/// A burst that follows within this time is made ready for \[ns\]: that costs less than to begin again.
+const SOON_NS: u64 = 50_000_000;
 /// What is counted below this share of a CPU is not recorded.
 const LEAST_CPU: f64 = 0.001;
 
@@ -59,6 +61,9 @@ pub(super) trait Source {
         lease: Option<&mut Lease>,
         now_ns: u64,
     ) -> Result<Look, Trouble>;
+
+    /// The next decision is due so much later \[ns\].
+    fn rest(&mut self, _until_next_ns: u64) {}
 
     /// Trace events lost so far.
     fn lost(&self) -> u64 {
@@ -371,6 +376,12 @@ impl Source for Guest {
         Ok(())
     }
 
+    fn rest(&mut self, until_next_ns: u64) {
+        if until_next_ns > SOON_NS {
+            self.bursts.stay(false);
+        }
+    }
+
     fn lost(&self) -> u64 {
         self.bursts.lost()
     }
@@ -395,6 +406,7 @@ impl Guest {
         let Guest { late, measures, poll_step_ns, burst: length, .. } = *self;
         let found = Found { late, measures, poll_step_ns, ..Found::default() };
         let mut burst = Burst { machine, counters: &self.counters, found, begun: None, ended: None };
+        self.bursts.stay(true);
         self.bursts.watch(&self.online, length, &mut burst).context(CANNOT_RECORD)?;
         let Burst { found, begun: Some((switches_before, begun)), ended: Some((switches, ended)), .. } =
             burst

@@ -77,7 +77,7 @@ impl World for Simulated<'_> {
         self.cpu_time.get()
     }
 
-    fn wait(&self, at_most: Duration) -> anyhow::Result<()> {
+    fn wait(&self, at_most: Duration) -> anyhow::Result<bool> {
         // A daemon that does not wait would stop the time.
         let until_ns = self.now_ns.get() + u64::try_from(at_most.as_nanos())?.max(1_000);
         let next_ns = self.script.borrow().first().map_or(u64::MAX, |(at_ns, _)| *at_ns);
@@ -95,7 +95,7 @@ impl World for Simulated<'_> {
                 Event::Do(what) => what(),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn signal(&self) -> anyhow::Result<Option<Told>> {

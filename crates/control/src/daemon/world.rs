@@ -32,8 +32,8 @@ pub(super) trait World {
     fn now_ns(&self) -> u64;
     /// CPU time of this process so far.
     fn cpu_time(&self) -> Duration;
-    /// Waits for so long, or until there is something to do.
-    fn wait(&self, at_most: Duration) -> anyhow::Result<()>;
+    /// Waits for so long, or until something comes from outside; whether anything may have.
+    fn wait(&self, at_most: Duration) -> anyhow::Result<bool>;
     /// The next signal that came.
     fn signal(&self) -> anyhow::Result<Option<Told>>;
     /// Answers all who ask.
@@ -95,7 +95,7 @@ impl World for Here {
         super::cpu_time()
     }
 
-    fn wait(&self, at_most: Duration) -> anyhow::Result<()> {
+    fn wait(&self, at_most: Duration) -> anyhow::Result<bool> {
         let writes = self.writes.borrow();
         let mut files = vec![
             PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
@@ -104,7 +104,8 @@ impl World for Here {
         files.extend(writes.as_ref().map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
         let timeout = Timespec::try_from(at_most).context("cannot wait")?;
         match poll(&mut files, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(true),
             Err(error) => Err(error).context("cannot wait"),
         }
     }
