@@ -15,7 +15,8 @@ HALT_POLL = "/sys/module/kvm/parameters/halt_poll_ns"
 
 def assemble(folder, name, hz, timer):
     image = os.path.join(folder, name)
-    symbols = ["--defsym", f"HZ={hz}"] + (["--defsym", f"{timer}=1"] if timer else [])
+    defined = [f"HZ={hz}", *(f"{name}=1" for name in {"KICK": ["APIC", "KICK"], None: []}.get(timer, [timer]))]
+    symbols = [word for symbol in defined for word in ("--defsym", symbol)]
     subprocess.run(["as", "--32", *symbols, "-o", image + ".o", os.path.join(HERE, "guest.s")], check=True)
     link = ["ld", "-m", "elf_i386", "-e", "0", "-Ttext", "0x7c00", "--oformat", "binary", "-o", image, image + ".o"]
     subprocess.run(link, check=True)
@@ -61,12 +62,7 @@ class Display(Client):
     """A VNC client that wants the whole picture each time."""
 
     def begin(self, link):
-        def read(count):
-            data = b""
-            while len(data) < count:
-                data += link.recv(count - len(data)) or sys.exit("QEMU's display ended")
-            return data
-
+        read = lambda count: receive(link, count)
         read(12)
         link.sendall(b"RFB 003.008\n")
         read(read(1)[0])
@@ -85,6 +81,30 @@ class Display(Client):
                 pass
         except BlockingIOError:
             pass
+
+
+def receive(link, count):
+    data = b""
+    while len(data) < count:
+        data += link.recv(count - len(data)) or sys.exit("QEMU ended")
+    return data
+
+
+def ask_qmp(path, commands):
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(path)
+        lines = link.makefile("rw")
+        lines.readline()
+        for execute, arguments in [("qmp_capabilities", {}), *commands]:
+            lines.write(json.dumps({"execute": execute, "arguments": arguments}) + "\n")
+            lines.flush()
+            while "return" not in (answer := json.loads(lines.readline())):
+                if "error" in answer:
+                    sys.exit(f"{execute}: {answer['error']['desc']}")
+
+
+IO_THREAD = ["-object", "iothread,id=io0,poll-max-ns=1000000", "-blockdev", "driver=null-co,node-name=n0,size=1048576,read-zeroes=on",
+             "-device", "virtio-blk-pci,disable-modern=on,iothread=io0,drive=n0,addr=4"]
 
 
 def used(pid):
@@ -106,14 +126,15 @@ def comm(path):
 
 
 class Vm:
-    def __init__(self, folder, image, clients):
+    def __init__(self, folder, image, clients, timer=None):
         self.folder = tempfile.mkdtemp(dir=folder)
         path = lambda name: os.path.join(self.folder, name)
         display = ["-vga", "std", "-vnc", f"unix:{path('vnc')}"] if "display" in clients else ["-display", "none"]
         self.process = subprocess.Popen(
             ["qemu-system-x86_64", "-machine", "pc,accel=kvm,hpet=on", "-m", "64", "-nodefaults", "-no-user-config"]
-            + ["-name", "guest=why,debug-threads=on", "-drive", f"file={image},format=raw,if=ide,snapshot=on", *display]
-            + ["-qmp", f"unix:{path('qmp')},server=on,wait=off"],
+            + ["-name", "guest=why,debug-threads=on", "-drive", f"file={image},format=raw,if=none,id=boot,snapshot=on", *display]
+            + ["-device", "ide-hd,drive=boot,bootindex=0"]
+            + (IO_THREAD if timer == "KICK" else []) + ["-qmp", f"unix:{path('qmp')},server=on,wait=off"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.settle()
         kinds = {"monitor": (Monitor, "qmp", 0.002), "display": (Display, "vnc", 0.033)}
@@ -130,6 +151,10 @@ class Vm:
             if before is not None and time.time() - begun > 5 and abs(now - before) < 0.2 * before + 5e6 and now < 3e8:
                 return
             before = now
+
+    def stop_polling(self):
+        value = {"path": "/objects/io0", "property": "poll-max-ns", "value": 0}
+        ask_qmp(os.path.join(self.folder, "qmp"), [("qom-set", value)])
 
     def end(self):
         for client in self.clients:
@@ -159,6 +184,8 @@ CAUSES = [
     ("pit", "PIT", 1000, [], None, ["PIT"]),
     ("tick", "APIC", 1000, [], None, ["timers of"]),
     ("short timer", "APIC", 10000, [], None, ["timers of"]),
+    ("10 us sleeps", "SLEEP", 100000, [], None, ["timers of"]),
+    ("I/O thread", "KICK", 2500, [], None, ["polling of I/O thread io0"]),
     ("monitor", None, 1, ["monitor"], None, ["clients"]),
     ("display", None, 1, ["display"], None, ["clients"]),
     ("three", "HPET", 1000, ["monitor", "display"], None, ["HPET", "clients"]),
@@ -179,18 +206,23 @@ def main():
         for name, timer, hz, clients, window, beginnings in CAUSES:
             if (only and name not in only) or (window is not None and not args.knobs):
                 continue
-            image = assemble(folder, name.replace(" ", "-"), hz, timer)
+            image = assemble(folder, name.replace(" ", "-").replace("/", "-"), hz, timer)
             quiet = assemble(folder, "quiet", 1, None)
             if window is not None:
                 with open(HALT_POLL) as file:
                     before = file.read()
                 set_window(window)
             try:
-                vm = Vm(folder, image, clients)
+                vm = Vm(folder, image, clients, timer)
                 cpu, named, removals, lost = bill(args.dwell, vm, args.seconds)
                 with_it = measure(vm, args.seconds)
                 if window is not None:
                     set_window(0)
+                    time.sleep(0.5)
+                    without = measure(vm, args.seconds)
+                    vm.end()
+                elif timer == "KICK":
+                    vm.stop_polling()
                     time.sleep(0.5)
                     without = measure(vm, args.seconds)
                     vm.end()

@@ -1,5 +1,5 @@
-# Boot sectors of guests that are idle but for one timer. Assembled with one of --defsym PIT=1, HPET=1, APIC=1 or none, and
-# HZ, the interrupts a second. Real mode, with the limit of fs removed for the registers in memory.
+# Boot sectors of guests that are idle but for one timer. Assembled with one of --defsym PIT=1, HPET=1, APIC=1, SLEEP=1 or none,
+# and HZ, the interrupts a second; with KICK=1 each interrupt of APIC kicks the virtio-blk device in slot 4. SLEEP sets its timer before each halt, as a loop of nanosleep does. Real mode, with the limit of fs removed for the registers in memory.
     .code16
     .text
 start:
@@ -61,10 +61,54 @@ start:
     movl $0xb, %fs:0x3e0(%ebx)
     movl $(1000000000 / HZ), %fs:0x380(%ebx)
 .endif
+.ifdef SLEEP
+    mov $0xfee00000, %ebx
+    movl $0x1ff, %fs:0xf0(%ebx)
+    # Once, vector 0x40, divided by 1.
+    movl $0x40, %fs:0x320(%ebx)
+    movl $0xb, %fs:0x3e0(%ebx)
+.endif
+.ifdef KICK
+    # Bus master and ports on, and where its registers are.
+    mov $0x80002004, %eax
+    call pci
+    mov $7, %ax
+    out %ax, %dx
+    mov $0x80002010, %eax
+    call pci
+    in %dx, %eax
+    and $0xfffc, %ax
+    mov %ax, %si
+    # Reset, acknowledged, driver; an empty queue at 2 MiB; driver ready.
+    lea 18(%si), %dx
+    xor %al, %al
+    out %al, %dx
+    mov $3, %al
+    out %al, %dx
+    lea 14(%si), %dx
+    xor %ax, %ax
+    out %ax, %dx
+    lea 8(%si), %dx
+    mov $0x200, %eax
+    out %eax, %dx
+    lea 18(%si), %dx
+    mov $7, %al
+    out %al, %dx
+.endif
     sti
 again:
+.ifdef SLEEP
+    movl $(1000000000 / HZ), %fs:0x380(%ebx)
+.endif
     hlt
     jmp again
+.ifdef KICK
+pci:
+    mov $0xcf8, %dx
+    out %eax, %dx
+    mov $0xcfc, %dx
+    ret
+.endif
 line:
     push %ax
     mov $0x20, %al
@@ -72,6 +116,11 @@ line:
     pop %ax
     iret
 apic:
+.ifdef KICK
+    lea 16(%si), %dx
+    xor %ax, %ax
+    out %ax, %dx
+.endif
     push %ebx
     mov $0xfee000b0, %ebx
     movl $0, %fs:(%ebx)

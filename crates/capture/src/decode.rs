@@ -104,10 +104,11 @@ decoders! {
     } => {
         let is_deadline = write.read(raw)? != 0 && register.read(raw)? == IA32_TSC_DEADLINE;
         if !is_deadline || refused.read(raw)? != 0 {
-            return None;
+            return Some(EventKind::Msr { register: register.read_u32(raw)? });
         }
         EventKind::DeadlineWritten { value: value.read(raw)? }
     };
+    Kind::SyntheticTimer => SyntheticTimer {} => EventKind::SyntheticTimer;
     Kind::Apic => Apic { write = at("rw")?, register = at("reg")?, value = at("val")? } => {
         if write.read(raw)? == 0 || register.read(raw)? != APIC_TMICT {
             return None;

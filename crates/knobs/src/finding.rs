@@ -686,6 +686,15 @@ pub static TABLE: &[Row] = &[
         remedy: "{windows}",
     },
     Row {
+        code: "vm-short-bursts",
+        severity: Note,
+        when: short_bursts,
+        what: "VM {name} (process {pid}) has used {percent} % of a CPU on average, in {per_s} bursts a second of {us} us each",
+        why: "so little work at a time is what timers, devices or their emulation wake a VM for that its guest counts as idle, \
+              and halt polling is seldom the cause",
+        remedy: "`dwell why {pid}`, which reports what it is for, and what removes it",
+    },
+    Row {
         code: "pi-inject-without-nohz-full",
         severity: Note,
         when: |facts| when(posts(facts) && facts.timer.nohz_full.is_empty()),
@@ -1006,6 +1015,26 @@ fn windows_timers(facts: &Facts) -> Vec<Data> {
     each(found, |(vmm, lacking)| {
         let [name, pid] = named(vmm);
         [name, pid, ("lacking", json!(lacking)), ("windows", json!(manager::WINDOWS.of(vmm.manager)))]
+    })
+}
+
+/// VMs that use CPU time, a little after each of many wakeups: 5 % of a CPU or more, 100 times a second or more, and on
+/// average for less than half a millisecond.
+fn short_bursts(facts: &Facts) -> Vec<Data> {
+    let bursts = facts.host.vms.iter().filter_map(|vm| {
+        let average = vm.average?;
+        let us = (average.cpu_ns_per_s / 1_000).checked_div(average.sleeps_per_s)?;
+        let is_short = us < 500 && average.sleeps_per_s >= 100 && average.cpu_ns_per_s >= 50_000_000;
+        is_short.then_some((vm, average, us))
+    });
+    each(bursts, |(vm, average, us)| {
+        [
+            ("name", json!(vm.name.as_deref().unwrap_or("without a name"))),
+            ("pid", json!(vm.pid)),
+            ("percent", json!(average.cpu_ns_per_s / 10_000_000)),
+            ("per_s", json!(average.sleeps_per_s)),
+            ("us", json!(us)),
+        ]
     })
 }
 

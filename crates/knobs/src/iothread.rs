@@ -242,7 +242,7 @@ pub fn process(machine: &dyn Machine, monitor: &Monitor, thread: &IoThread) -> O
     let pid = thread.thread_id.and_then(of_thread).or_else(|| monitor.peer_pid())?;
     let stat = machine.text(&format!("/proc/{pid}/stat"))?;
     // The name is in parentheses and may have any character; the start is the twentieth field after it.
-    let started = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let started = dwell_machine::process::stat_field(&stat, 22)?;
     Some(Process { pid, started })
 }
 

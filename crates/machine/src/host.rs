@@ -3,7 +3,7 @@
 use crate::kernel::Kernel;
 use crate::kvm::KvmDevice;
 use crate::parameter::{self, Parameter};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::seam::Machine;
 use dwell_policy::Layer;
 use dwell_policy::host::{MaxSource, Revision};
@@ -72,6 +72,41 @@ pub struct Vm {
     pub vcpus: Vec<Vcpu>,
     /// Whether the process keeps statistics files open, which can be read through it.
     pub stats_open: bool,
+    /// How it has run on average since it began, if /proc has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average: Option<Average>,
+}
+
+/// How a VM has run on average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Average {
+    /// CPU time of its process \[ns a second\].
+    pub cpu_ns_per_s: u64,
+    /// How often its vCPUs have slept, a second.
+    pub sleeps_per_s: u64,
+}
+
+impl Average {
+    fn of(machine: &dyn Machine, vm: &Vm) -> Option<Average> {
+        let folder = format!("/proc/{}", vm.pid);
+        let begun = process::stat_field(&machine.text(&format!("{folder}/stat"))?, 22)?;
+        let uptime = machine.text("/proc/uptime")?;
+        let seconds: u64 = uptime.split('.').next()?.parse().ok()?;
+        let seconds = seconds.checked_sub(begun / rustix::param::clock_ticks_per_second().max(1))?;
+        let cpu = |tid: u32| -> Option<u64> {
+            machine.text(&format!("{folder}/task/{tid}/schedstat"))?.split(' ').next()?.parse().ok()
+        };
+        let sleeps = |tid: u32| -> Option<u64> {
+            let status = machine.text(&format!("{folder}/task/{tid}/status"))?;
+            process::field(&status, "voluntary_ctxt_switches")?.parse().ok()
+        };
+        let cpu_ns: u64 = machine.numbers(&format!("{folder}/task")).into_iter().filter_map(cpu).sum();
+        let slept: u64 = vm.vcpus.iter().filter_map(|vcpu| sleeps(vcpu.tid?)).sum();
+        Some(Average {
+            cpu_ns_per_s: cpu_ns.checked_div(seconds)?,
+            sleeps_per_s: slept.checked_div(seconds)?,
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -90,7 +125,11 @@ impl Host {
             device: machine.kvm_device(),
             max_source: max_source(machine, kernel.version),
             parameters: parameter::read(machine, Layer::Host, kernel.version),
-            vms: processes.iter().filter_map(Vm::of).collect(),
+            vms: processes
+                .iter()
+                .filter_map(Vm::of)
+                .map(|vm| Vm { average: Average::of(machine, &vm), ..vm })
+                .collect(),
             unseen_processes: processes.iter().filter(|process| process.files.is_none()).count(),
             overrides_visible: false,
         }
@@ -172,6 +211,7 @@ impl Vm {
             name: process.vm_name(),
             count,
             vcpus: vcpus(process, files),
+            average: None,
             stats_open: files.iter().any(|file| file.starts_with("anon_inode:kvm-vcpu-stats")),
         })
     }

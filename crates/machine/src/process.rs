@@ -8,6 +8,12 @@ pub fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
     Some(fields.find(|(key, _)| *key == name)?.1.trim())
 }
 
+/// A number in the `stat` of a process, by the number of its field, from 1. The name is in brackets and may have any.
+pub fn stat_field(stat: &str, number: usize) -> Option<u64> {
+    let rest = stat.rsplit_once(')')?.1;
+    rest.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+}
+
 /// The process of a thread; `None` if there is no such thread.
 pub fn of_thread(machine: &dyn Machine, tid: u32) -> Option<u32> {
     field(&machine.text(&format!("/proc/{tid}/status"))?, "Tgid")?.parse().ok()

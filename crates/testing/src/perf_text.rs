@@ -173,6 +173,8 @@ impl fmt::Display for Text<'_> {
             | EventKind::Lost { .. }
             | EventKind::Call { .. }
             | EventKind::Return
+            | EventKind::Msr { .. }
+            | EventKind::SyntheticTimer
             | EventKind::Softirq { .. }
             | EventKind::Callback { .. }
             | EventKind::HandlerEnd { .. }
@@ -220,6 +222,8 @@ fn name(kind: &EventKind) -> Option<TracepointKind> {
         | EventKind::Lost { .. }
         | EventKind::Call { .. }
         | EventKind::Return
+        | EventKind::Msr { .. }
+        | EventKind::SyntheticTimer
         | EventKind::Softirq { .. }
         | EventKind::Callback { .. }
         | EventKind::HandlerEnd { .. }

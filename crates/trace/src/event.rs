@@ -62,6 +62,10 @@ pub enum EventKind {
         /// What was written \[guest TSC\]; 0: no timer.
         value: u64,
     },
+    /// `kvm:kvm_msr`: the guest of this thread has read or written another register, or was refused.
+    Msr { register: u32 },
+    /// `kvm:kvm_hv_stimer_expiration`: a synthetic timer of Hyper-V, of the vCPU of this thread, has sent its interrupt.
+    SyntheticTimer,
     /// `kvm:kvm_apic`: the guest of this thread writes the initial count of its timer. What that starts comes after.
     CountWritten {
         /// What is written; 0: no timer.
@@ -419,8 +423,10 @@ pub enum TracepointKind {
     Exit,
     /// `kvm:kvm_entry`
     Entry,
-    /// `kvm:kvm_msr`, of which only writes of `IA32_TSC_DEADLINE` are of use
+    /// `kvm:kvm_msr`
     Msr,
+    /// `kvm:kvm_hv_stimer_expiration`
+    SyntheticTimer,
     /// `kvm:kvm_apic`, of which only writes of the initial count are of use
     Apic,
     /// `kvm:kvm_apic_accept_irq`
@@ -506,12 +512,13 @@ pub enum TracepointKind {
 }
 
 impl TracepointKind {
-    const NAMED: [(TracepointKind, &'static str); 44] = [
+    const NAMED: [(TracepointKind, &'static str); 45] = [
         (TracepointKind::VcpuWakeup, "kvm:kvm_vcpu_wakeup"),
         (TracepointKind::HaltPoll, "kvm:kvm_halt_poll_ns"),
         (TracepointKind::Exit, "kvm:kvm_exit"),
         (TracepointKind::Entry, "kvm:kvm_entry"),
         (TracepointKind::Msr, "kvm:kvm_msr"),
+        (TracepointKind::SyntheticTimer, "kvm:kvm_hv_stimer_expiration"),
         (TracepointKind::Apic, "kvm:kvm_apic"),
         (TracepointKind::ApicAccept, "kvm:kvm_apic_accept_irq"),
         (TracepointKind::UserspaceExit, "kvm:kvm_userspace_exit"),

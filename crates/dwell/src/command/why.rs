@@ -1,6 +1,8 @@
 //! `dwell why`
 
 mod show;
+#[cfg(test)]
+mod tests;
 
 use crate::failure::{Answer, Outcome};
 use crate::model::HALT_COST;

@@ -435,3 +435,28 @@ fn kernels_and_values_that_dwell_does_not_know() {
     user.set_kvm(KvmDevice::Closed { why: Absent::Denied });
     assert_eq!(codes(&user), ["kvm-denied"]);
 }
+
+/// A VM that idles with a tick of 1,000 Hz, one that works, and one that sleeps: on average since they began.
+#[test]
+fn a_vm_that_does_a_little_often_is_told_of_why() {
+    let found = |cpu_ms: u64, sleeps: u64| {
+        let machine = Fake::quiet("6.8.12-4-pve");
+        machine.vm(100, &["/usr/bin/kvm", "-name", "web"]);
+        machine.set("/proc/uptime", "1100.50 4000.00\n");
+        // It began 1,000 s ago.
+        let ticks = 100 * rustix::param::clock_ticks_per_second();
+        machine.set("/proc/100/stat", &format!("100 (a) b) S {} {ticks} 0\n", "0 ".repeat(18).trim_end()));
+        machine.set("/proc/100/task/101/schedstat", &format!("{} 0 0\n", cpu_ms * 1_000_000));
+        machine
+            .set("/proc/100/task/101/status", &format!("Name:\tCPU\nvoluntary_ctxt_switches:\t{sleeps}\n"));
+        let found = of(&Facts::read(&machine));
+        found.into_iter().find(|finding| finding.code == "vm-short-bursts").map(|finding| finding.what)
+    };
+    assert_eq!(
+        found(80_000, 1_000_000).as_deref(),
+        Some("VM web (process 100) has used 8 % of a CPU on average, in 1000 bursts a second of 80 us each")
+    );
+    assert_eq!(found(800_000, 1_000_000), None, "it works");
+    assert_eq!(found(40_000, 1_000_000), None, "4 % of a CPU");
+    assert_eq!(found(80_000, 20_000), None, "it sleeps");
+}

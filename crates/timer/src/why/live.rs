@@ -195,6 +195,8 @@ fn open(system: &dyn System, tasks: &[Vec<Task>]) -> Result<(Trace, crate::pairi
             TracepointKind::UserspaceExit,
             TracepointKind::Port,
             TracepointKind::Mmio,
+            TracepointKind::Msr,
+            TracepointKind::SyntheticTimer,
             TracepointKind::ApicAccept,
             TracepointKind::LineRaised,
             TracepointKind::MessageSent,

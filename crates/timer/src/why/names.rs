@@ -12,7 +12,13 @@ pub enum Device {
     Pit,
     Rtc,
     AcpiTimer,
+    /// The deadline register of the local APIC's timer.
+    LocalTimer,
     Apic,
+    /// Synthetic timers of Hyper-V.
+    SyntheticTimer,
+    /// Other registers of Hyper-V: the time, the end of an interrupt, ...
+    HyperV,
     Pic,
     Serial,
     Keyboard,
@@ -42,6 +48,17 @@ impl Device {
         }
     }
 
+    /// By model-specific register; those of Hyper-V are in its specification (TLFS).
+    pub const fn at_register(register: u32) -> Option<Device> {
+        match register {
+            0x6e0 => Some(Device::LocalTimer),
+            0x1b | 0x800..=0x8ff => Some(Device::Apic),
+            0x4000_00b0..=0x4000_00b7 => Some(Device::SyntheticTimer),
+            0x4000_0000..=0x4000_01ff => Some(Device::HyperV),
+            _ => None,
+        }
+    }
+
     /// By physical address of the guest.
     pub const fn at_address(address: u64) -> Device {
         match address {
@@ -59,6 +76,9 @@ impl Device {
             Device::Pit => "PIT",
             Device::Rtc => "RTC",
             Device::AcpiTimer => "ACPI PM timer",
+            Device::LocalTimer => "deadline of the local APIC timer",
+            Device::SyntheticTimer => "Hyper-V synthetic timer",
+            Device::HyperV => "another register of Hyper-V",
             Device::Apic => "APIC",
             Device::Pic => "PIC",
             Device::Serial => "serial port",
@@ -78,6 +98,8 @@ impl Device {
 pub enum Wake {
     /// The timer of its own local APIC.
     LocalTimer,
+    /// A synthetic timer of Hyper-V.
+    SyntheticTimer,
     /// An interrupt line, raised by a thread of this class.
     Line { gsi: u32, by: Class },
     /// An interrupt sent as a message by a thread of this class.
@@ -106,6 +128,7 @@ impl fmt::Display for Wake {
         match (self, self.pc_timer()) {
             (_, Some(Device::Hpet)) => f.write_str("HPET (or a PIT of the VMM)"),
             (_, Some(timer)) => f.write_str(timer.name()),
+            (Wake::SyntheticTimer, _) => f.write_str(Device::SyntheticTimer.name()),
             (Wake::LocalTimer, _) => f.write_str("local APIC timer"),
             (Wake::Line { gsi, by }, _) => write!(f, "interrupt line {gsi}, from the {}", by.name()),
             (Wake::Message { by }, _) => write!(f, "message interrupt, from the {}", by.name()),

@@ -51,7 +51,7 @@ pub fn removals(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
         clock(bill, known, Device::Rtc),
         clock(bill, known, Device::AcpiTimer),
         pit(bill),
-        local_timer(bill, known),
+        own_timers(bill, known),
         polls(bill, known),
         monitor(bill),
     ]
@@ -175,8 +175,14 @@ fn pit(bill: &Bill) -> Option<Removal> {
     })
 }
 
-fn local_timer(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
-    let (_, fired) = sum(bill, |line| line.cause == Cause::Run { wake: Wake::LocalTimer });
+fn own_timers(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
+    let is_own = |wake: Wake| matches!(wake, Wake::LocalTimer | Wake::SyntheticTimer);
+    let (_, fired) = sum(bill, |line| matches!(line.cause, Cause::Run { wake } if is_own(wake)));
+    let synthetic = sum(bill, |line| line.cause == Cause::Run { wake: Wake::SyntheticTimer }).1 > 0;
+    let set = sum(bill, |line| {
+        let device = if let Cause::Exit { device, .. } = &line.cause { *device } else { None };
+        matches!(device, Some(Device::LocalTimer | Device::SyntheticTimer))
+    });
     let per_s = per_s(fired, known.span_ns);
     let vmm = known.vmm;
     let how = match vmm.filter(|vmm| is_for_windows(vmm)) {
@@ -188,10 +194,11 @@ fn local_timer(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
                  goes on while it is idle: no nohz=off on its command line, CONFIG_NO_HZ_IDLE"
             .to_owned(),
     };
+    let whose = if synthetic { "Hyper-V synthetic timers" } else { "timers of the guest's local APICs" };
     (per_s >= TICKS_PER_S).then(|| Removal {
-        what: format!("timers of the guest's local APICs: {per_s} wakeups a second by them"),
+        what: format!("{whose}: {per_s} wakeups a second by them"),
         how,
-        saves_ns: of_wakeups(bill, |wake| wake == Wake::LocalTimer),
+        saves_ns: of_wakeups(bill, is_own) + set.0,
         saves_on_host_ns: None,
         costs: "what these timers are for comes later, or not at all".to_owned(),
     })

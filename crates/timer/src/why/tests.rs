@@ -248,3 +248,40 @@ proptest! {
         prop_assert_eq!(bill.lines.iter().map(|line| line.cpu_ns).sum::<u64>(), bill.cpu_ns);
     }
 }
+
+#[test]
+fn a_synthetic_timer_is_not_the_local_one_and_setting_it_is_an_exit_for_it() {
+    const MSR_WRITE: u32 = 1 << 16 | 32;
+    let exit = |at| event(at, VCPU, EventKind::Exit { vcpu: Some(0), reason: MSR_WRITE });
+    let entry = |at| event(at, VCPU, EventKind::Entry { vcpu: Some(0) });
+    let events = [
+        wakeup(1_000, 900, true),
+        event(1_010, VCPU, EventKind::ApicAccept { apic: 0 }),
+        event(1_011, VCPU, EventKind::SyntheticTimer),
+        exit(2_000),
+        event(2_100, VCPU, EventKind::Msr { register: 0x4000_00b1 }),
+        entry(2_500),
+        exit(3_000),
+        event(3_020, VCPU, EventKind::DeadlineWritten { value: 9 }),
+        entry(3_030),
+        // Of no device that is known.
+        exit(4_000),
+        event(4_010, VCPU, EventKind::Msr { register: 0x10 }),
+        entry(4_050),
+        ran(5_000, VCPU, 4_000),
+        wakeup(9_000, 4_000, true),
+    ];
+    let bill = bill(&events, &Counted::default());
+    let exit = |device| Cause::Exit { reason: ReasonNames::default().name(MSR_WRITE), device };
+    assert_eq!(of(&bill, &exit(Some(Device::SyntheticTimer))), (500, 1));
+    assert_eq!(of(&bill, &exit(Some(Device::LocalTimer))), (30, 1));
+    assert_eq!(of(&bill, &exit(None)), (50, 1));
+    assert_eq!(of(&bill, &Cause::Run { wake: Wake::SyntheticTimer }), (4_000 - 580, 1));
+    let windows = vmm(&["-cpu", "host,hv-time=on,hv-synic=on,hv-stimer=on"]);
+    let found = removals(&bill, &Known { span_ns: 10_000, ..known(&windows) });
+    assert!(found[0].what.starts_with("Hyper-V synthetic timers: "), "{found:#?}");
+    assert_eq!(
+        (found[0].how.as_str(), found[0].saves_ns),
+        ("in the guest: what asks for short timers (powercfg /energy)", 3_420 + 530)
+    );
+}

@@ -156,6 +156,14 @@ impl Watch {
             }
             EventKind::UserspaceExit { reason } => self.threads[place].left_kvm(at, reason),
             EventKind::Port { port, write } => self.threads[place].accessed(at, Device::at_port(port), write),
+            EventKind::Msr { register } => {
+                Device::at_register(register)
+                    .into_iter()
+                    .for_each(|device| self.threads[place].exits_for(at, device));
+            }
+            EventKind::DeadlineWritten { .. } => self.threads[place].exits_for(at, Device::LocalTimer),
+            // It comes after its interrupt is in the APIC.
+            EventKind::SyntheticTimer => self.threads[place].woken_by(at, Wake::SyntheticTimer),
             EventKind::Mmio { address, .. } => {
                 self.threads[place].accessed(at, Device::at_address(address), true);
             }
@@ -258,7 +266,10 @@ impl Watched {
     /// An event shows what woke it.
     fn woken_by(&mut self, at: u64, wake: Wake) {
         let Watched { ledger, vcpu, .. } = self;
-        let Some((since, Wake::Unknown)) = vcpu.burst else { return };
+        let Some((since, was)) = vcpu.burst else { return };
+        if was != Wake::Unknown && (was, wake) != (Wake::LocalTimer, Wake::SyntheticTimer) {
+            return;
+        }
         let unknown = vcpu.run();
         vcpu.burst = Some((since, wake));
         let is_open = *ledger.state() == unknown;
@@ -305,19 +316,26 @@ impl Watched {
             let unknown = Cause::Device { device: Device::Port };
             ledger.relabel(vcpu.left_ns, at, |cause| *cause == unknown, &cause, &cause);
             ledger.count(cause);
-        } else if let Cause::Exit { reason, device: None } = ledger.state() {
-            let exit = ledger.state().clone();
-            let of_device = Cause::Exit { reason: reason.clone(), device: Some(device) };
-            ledger.relabel(vcpu.left_ns, at, |cause| *cause == exit, &of_device, &of_device);
-            ledger.recount(&exit, of_device.clone());
-            ledger.enter(at, of_device);
+        } else if matches!(ledger.state(), Cause::Exit { device: None, .. }) {
+            self.exits_for(at, device);
         } else if matches!(ledger.state(), Cause::Device { .. } | Cause::Vmm) {
             // It is in KVM again, which takes what the VMM has read.
             ledger.enter(at, vcpu.run());
         }
         if before {
-            vcpu.access = Some((at, device));
+            self.vcpu.access = Some((at, device));
         }
+    }
+
+    /// The exit that KVM handles is for this device.
+    fn exits_for(&mut self, at: u64, device: Device) {
+        let Watched { ledger, vcpu, .. } = self;
+        let exit = ledger.state().clone();
+        let Cause::Exit { reason, device: None } = &exit else { return };
+        let of_device = Cause::Exit { reason: reason.clone(), device: Some(device) };
+        ledger.relabel(vcpu.left_ns, at, |cause| *cause == exit, &of_device, &of_device);
+        ledger.recount(&exit, of_device.clone());
+        ledger.enter(at, of_device);
     }
 
     /// What it has worked on since the last wait, and goes on to.

@@ -98,7 +98,7 @@ pub(super) fn print(report: &Report) -> anyhow::Result<()> {
         if number > 0 {
             output::text("\n")?;
         }
-        bill(one, report.span_ns)?;
+        output::text(&bill(one, report.span_ns))?;
     }
     if let Some(why) = &report.untraced {
         output::note(&format!(
@@ -131,11 +131,12 @@ fn heading(one: &OfSubject, span_ns: u64) -> String {
     format!("{name} (process {pid}): {all} of a CPU in {span}, by /proc{before}")
 }
 
-fn bill(one: &OfSubject, span_ns: u64) -> anyhow::Result<()> {
+/// As its owner reads it.
+pub(super) fn bill(one: &OfSubject, span_ns: u64) -> String {
     let OfSubject { subject, bill, removals, .. } = one;
     let of_cpu = |ns: u64| percent(ns as f64 / span_ns.max(1) as f64);
     let heading = heading(one, span_ns);
-    output::text(&output::wrapped(&heading))?;
+    let mut text = output::wrapped(&heading);
     let with_wakeups = subject.pid.is_none();
     let mut table = Table::new(columns(with_wakeups));
     // What is shown as nothing is one line.
@@ -155,21 +156,21 @@ fn bill(one: &OfSubject, span_ns: u64) -> anyhow::Result<()> {
         ];
         table.push(numbers.into_iter().chain(missing).chain(words));
     }
-    output::text(&format!("\n{}", output::fitted(&table)))?;
+    text += &format!("\n{}", output::fitted(&table));
     if removals.is_empty() {
-        return output::text("\nNothing that dwell knows removes 0.1 % of a CPU of it.\n");
+        return text + "\nNothing that dwell knows removes 0.1 % of a CPU of it.\n";
     }
-    output::text("\nWhat removes it, and what that saves:\n")?;
+    text += "\nWhat removes it, and what that saves:\n";
     for removal in removals {
         let first = format!("  {:>6}  ", of_cpu(removal.saves_ns));
         let rest = " ".repeat(first.chars().count());
         let on_host = removal
             .saves_on_host_ns
             .map_or_else(String::new, |ns| format!("; on the host about {}", of_cpu(ns)));
-        output::text(&output::hanging(&first, &rest, &format!("{}{on_host}", removal.what)))?;
+        text += &output::hanging(&first, &rest, &format!("{}{on_host}", removal.what));
         let further = format!("{rest}       ");
-        output::text(&output::hanging(&format!("{rest}do:    "), &further, &removal.how))?;
-        output::text(&output::hanging(&format!("{rest}costs: "), &further, &removal.costs))?;
+        text += &output::hanging(&format!("{rest}do:    "), &further, &removal.how);
+        text += &output::hanging(&format!("{rest}costs: "), &further, &removal.costs);
     }
-    Ok(())
+    text
 }

@@ -47,6 +47,7 @@ fn printed(
         | TracepointKind::LineRaised
         | TracepointKind::MessageSent
         | TracepointKind::Ran
+        | TracepointKind::SyntheticTimer
         | TracepointKind::TimerInterruptEnd
         | TracepointKind::RescheduleInterruptEnd
         | TracepointKind::CallInterruptEnd
