@@ -76,3 +76,45 @@ fn programs_see_every_cpu_idle() {
     assert!(cpus.iter().map(of).sum::<u64>() >= 200 * cpus.len() as u64);
     assert!(cpus.iter().all(|cpu| of(cpu) > 0), "no event of some CPU");
 }
+
+/// When episodes began, of all calls.
+#[derive(Default)]
+struct Begun(Vec<u64>);
+
+impl Observer for Begun {
+    fn event(&mut self, event: &Event) {
+        self.0.push(event.time_ns);
+    }
+}
+
+/// Programs that stay attached write while it is recorded, and not in between.
+#[test]
+fn a_recorder_that_stays_ready_sees_nothing_in_between() {
+    const TEST: &str = "a_recorder_that_stays_ready_sees_nothing_in_between";
+    let mut recorder = match Recorder::open(Target::Guest { source: GuestSource::Bpf, causes: false }, None) {
+        Ok(recorder) => recorder,
+        Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
+    };
+    let (ended, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // Whatever else runs, there is something to see.
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        recorder.stay(true);
+        for number in 0..3 {
+            let mut begun = Begun::default();
+            let from_ns = dwell_capture::now_ns();
+            recorder
+                .watch(&Until { duration: Some(Duration::from_millis(30)), stop: &stop }, &mut begun)
+                .unwrap();
+            assert!(begun.0.len() > 20, "call {number}: {}", begun.0.len());
+            assert!(begun.0.iter().all(|at_ns| *at_ns >= from_ns), "call {number} has what was before it");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        recorder.stay(false);
+        ended.store(true, Ordering::Relaxed);
+    });
+}
