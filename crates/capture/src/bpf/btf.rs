@@ -173,7 +173,8 @@ impl Btf {
     fn is_named(&self, name: usize, wanted: &str) -> bool {
         let begin = self.names.saturating_add(name);
         let end = begin.saturating_add(wanted.len());
-        self.bytes.get(begin..end) == Some(wanted.as_bytes()) && self.bytes.get(end) == Some(&0)
+        // Its end first, which few others share: all types are asked for each name.
+        self.bytes.get(end) == Some(&0) && self.bytes.get(begin..end) == Some(wanted.as_bytes())
     }
 
     fn word(&self, at: usize) -> Option<u32> {

@@ -99,7 +99,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     let system = Arc::new(Sysroot::of_this_machine());
     let facts = Facts::read(&*system);
     let subjects = subjects(&args, &facts)?;
-    privileges::keep_those_for_watching();
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: Some(Duration::from_nanos(args.duration.get())), stop: &stop };
     let system: Arc<dyn System> = system;
@@ -121,7 +120,7 @@ fn of_processes(system: &Arc<dyn System>, subjects: Vec<Subject>, until: &Until<
     let processes: Vec<(u32, Option<&Vmm>)> =
         processes.iter().map(|(pid, vmm)| (*pid, vmm.as_ref())).collect();
     let Bills { bills, unwatched_ns_per_s, span_ns, events, lost, untraced } =
-        watch(system, &processes, until);
+        watch(system, &processes, until, privileges::keep_those_for_watching);
     let of = |((subject, bill), unwatched_ns_per_s): ((Subject, Bill), Option<u64>)| {
         let known = Known { vmm: subject.vmm.as_ref(), span_ns, unwatched_ns_per_s, halt_cost: HALT_COST };
         let removals = removals(&bill, &known);
@@ -132,7 +131,7 @@ fn of_processes(system: &Arc<dyn System>, subjects: Vec<Subject>, until: &Until<
 }
 
 fn of_cpus(system: &Arc<dyn System>, facts: &Facts, until: &Until<'_>) -> Report {
-    let found = watch_cpus(system, until);
+    let found = watch_cpus(system, until, privileges::keep_those_for_watching);
     let host_halts = facts.guest.hypervisor.is_some().then_some(HALT_COST);
     let removals = removals_of_cpus(&found, &**system, host_halts);
     let subject = Subject { pid: None, name: "CPUs of this machine".to_owned(), vmm: None };

@@ -58,6 +58,7 @@ const JOBS: &[(&str, Check)] = &[
     ("every_timer_of_a_vcpu_is_the_models", timer::every_timer_of_a_vcpu_is_the_models),
     ("every_timer_of_a_vcpu_is_the_models_on_6_1", timer::every_timer_of_a_vcpu_is_the_models_on_6_1),
     ("every_timer_of_a_vcpu_is_the_models_on_newer", timer::every_timer_of_a_vcpu_is_the_models_on_newer),
+    ("why_has_exits_by_reason", timer::why_has_exits_by_reason),
     ("every_decision_of_kvm_is_the_models", host::every_decision_of_kvm_is_the_models),
     ("the_idle_driver_learns", module::the_idle_driver_learns),
     ("the_idle_driver_is_controlled", module::the_idle_driver_is_controlled),

@@ -33,6 +33,44 @@ pub(crate) fn every_timer_of_a_vcpu_is_the_models_on_newer(test: &str) -> Result
     timers_are_the_models(test, Kernel::Newer)
 }
 
+/// Where KVM emits `kvm_exit`, `dwell why` has the exits of a live vCPU by their reasons and by what they are for.
+pub(crate) fn why_has_exits_by_reason(test: &str) -> Result<(), String> {
+    let script = "insmod /mod/later/kvm_amd.ko nested=0
+        inside timers 1000000 1000000 >/dev/null & vm=$!
+        sleep 1
+        keep why.json dwell why $vm --duration 2s --format json
+        kill $vm
+    ";
+    let job = Job {
+        kernel: Kernel::V6_12,
+        options: crate::time_of(Kernel::V6_12),
+        modules: &["kvm"],
+        later: &["kvm_amd"],
+        memory_mib: 1536,
+        limit: Duration::from_secs(300),
+        script,
+        ..Job::default()
+    };
+    let ran = job.run(test)?;
+    ran.succeeded("why.json");
+    let why = ran.json("why.json");
+    let bill = &why["bills"][0];
+    let lines = bill["lines"].as_array().expect("a list of lines");
+    let ns = |line: &serde_json::Value| line["cpu_ns"].as_u64().unwrap_or(0);
+    let all = bill["cpu_ns"].as_u64().expect("what /proc counts");
+    assert_eq!(lines.iter().map(ns).sum::<u64>(), all, "{why}");
+    let rest: u64 = lines.iter().filter(|line| line["cause"] == "rest").map(ns).sum();
+    let exits: Vec<_> = lines.iter().filter(|line| line["cause"] == "exit").collect();
+    say!("{test}: {exits:?}, rest {rest} of {all} ns, {} events lost", why["lost_events"]);
+    let has = |reason: &str, device: Option<&str>| {
+        exits.iter().any(|line| line["reason"] == reason && line["device"].as_str() == device && ns(line) > 0)
+    };
+    // The guest sets the deadline of its timer, and halts.
+    assert!(has("msr", Some("local_timer")) && has("hlt", None), "{why}");
+    assert!(why["untraced"].is_null() && rest * 20 <= all, "{why}");
+    Ok(())
+}
+
 fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
     let perf = Path::new("/usr/bin/perf");
     if !perf.exists() {

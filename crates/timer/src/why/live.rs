@@ -42,11 +42,18 @@ const SLACK_NS: u64 = 100_000_000;
 /// A filter is at most a page long.
 const MOST_RANGES: usize = 40;
 
-/// Watches processes, each with what is known of its VMM.
-pub fn watch(system: &Arc<dyn System>, processes: &[(u32, Option<&Vmm>)], until: &Until<'_>) -> Bills {
+/// Watches processes, each with what is known of its VMM. `on_open` is called when the events are open, before any comes:
+/// it may drop privileges.
+pub fn watch(
+    system: &Arc<dyn System>,
+    processes: &[(u32, Option<&Vmm>)],
+    until: &Until<'_>,
+    on_open: fn(),
+) -> Bills {
     let machine: &dyn Machine = &**system;
     let tasks: Vec<Vec<Task>> = processes.iter().map(|(pid, vmm)| Task::all(machine, *pid, *vmm)).collect();
     let opened = open(&**system, &tasks);
+    on_open();
     let names = match &opened {
         Ok((_, names)) => names.clone(),
         Err(_) => reasons(""),

@@ -51,10 +51,11 @@ const WANTED: [TracepointKind; 16] = [
     TracepointKind::WorkStart,
 ];
 
-/// Watches the CPUs of this machine.
-pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>) -> CpusBill {
+/// Watches the CPUs of this machine; `on_open` as of [`watch`](super::live::watch).
+pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) -> CpusBill {
     let machine: &dyn Machine = &**system;
     let opened = open(&**system);
+    on_open();
     let untraced = opened.as_ref().err().cloned();
     let mut trace = opened.ok();
     let polling = machine.text("/sys/devices/system/cpu/cpu0/cpuidle/state0/name");

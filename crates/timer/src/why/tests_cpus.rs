@@ -239,7 +239,7 @@ fn a_thread_that_sleeps_is_found_on_this_machine() {
         std::sync::Arc::new(dwell_machine::Sysroot::of_this_machine());
     let stop = std::sync::atomic::AtomicBool::new(false);
     let until = dwell_capture::Until { duration: Some(std::time::Duration::from_millis(500)), stop: &stop };
-    let found = watch_cpus(&system, &until);
+    let found = watch_cpus(&system, &until, || ());
     ended.store(true, std::sync::atomic::Ordering::Relaxed);
     sleeper.unwrap().join().unwrap();
     if let Some(why) = &found.untraced {
