@@ -30,19 +30,12 @@
 //! other source, each with at most [`BUDGET`] units. A file descriptor is run within [`FD_STEPS`] steps,
 //! whatever the sources do. A timer is run in the first step after its time.
 //!
-//! # Exactly as QEMU
-//! Under the policy [`Aio`](dwell_idle::policy::iothread::Aio), [`Loop::step`] takes QEMU's windows and keeps
-//! its own order of things. [`Loop::aio_poll`] is QEMU's iteration itself, release by release, over the same
-//! sources. The loops in virtual time that test the model of QEMU run through it as well, and every window,
-//! wait and dispatch is the same.
-//!
 //! # Limits
 //! The budget is a promise of the source. Looks are as many as sources; hundreds of them make a round slow, and the
 //! policy learns that polling costs as much.
 #![warn(missing_docs)]
 
 mod doorbell;
-mod exact;
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
 }
@@ -55,7 +48,6 @@ mod world;
 
 pub use bell::{Bell, Doorbell};
 pub use dwell_idle::{Idler, Nanos, Policy, Record};
-pub use exact::Seen;
 pub use source::{Source, SourceId};
 pub use timers::TimerId;
 pub use uring::Uring;

@@ -49,7 +49,7 @@ impl<F: AsFd, R: FnMut(u32) -> bool> Source for Blind<F, R> {
 
 /// The sources, and those that have something to do.
 #[derive(Default)]
-pub(crate) struct Sources<'a> {
+struct Sources<'a> {
     /// By their numbers; `None` where one was removed.
     all: Vec<Option<Slot<'a>>>,
     /// In the order in which they were seen.
@@ -106,23 +106,6 @@ impl<'a> Sources<'a> {
         self.all.iter_mut().flatten().for_each(|slot| call(slot.source.as_mut()));
     }
 
-    /// The source of this number.
-    pub(crate) fn one(&mut self, number: u32) -> Option<&mut (dyn Source + 'a)> {
-        let slot = self.all.get_mut(number as usize)?.as_mut()?;
-        Some(slot.source.as_mut())
-    }
-
-    /// Calls each that can be looked at, with its number.
-    pub(crate) fn each(&mut self, mut call: impl FnMut(u32, &mut dyn Source)) {
-        for (number, slot) in (0u32..).zip(&mut self.all) {
-            if let Some(slot) = slot
-                && slot.looks
-            {
-                call(number, slot.source.as_mut());
-            }
-        }
-    }
-
     /// The lowest number that no source has.
     fn free(&self) -> usize {
         self.all.iter().position(Option::is_none).unwrap_or(self.all.len())
@@ -131,12 +114,10 @@ impl<'a> Sources<'a> {
 
 /// An event loop.
 pub struct Loop<'a, P, C = Monotonic, R = (), W = Epoll> {
-    pub(crate) idler: Idler<P, C, R>,
-    pub(crate) wait: W,
-    pub(crate) sources: Sources<'a>,
-    pub(crate) timers: Timers<'a>,
-    /// Whether it goes QEMU's way: sources are loud until they are polled.
-    pub(crate) exact: bool,
+    idler: Idler<P, C, R>,
+    wait: W,
+    sources: Sources<'a>,
+    timers: Timers<'a>,
     /// Whether there are file descriptors that cannot be looked at.
     blind: bool,
     /// Steps since the last look at file descriptors.
@@ -197,7 +178,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
     /// A loop without sources over another way to wait: [`Uring`](crate::Uring), or a simulated one.
     pub fn over(idler: Idler<P, C, R>, wait: W) -> Loop<'a, P, C, R, W> {
         let (sources, timers) = (Sources::default(), Timers::default());
-        Loop { idler, wait, sources, timers, exact: false, blind: false, steps: 0, woke: Vec::new() }
+        Loop { idler, wait, sources, timers, blind: false, steps: 0, woke: Vec::new() }
     }
 
     /// The number of the next source.
@@ -216,9 +197,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
 
     /// Adds a source that the way to wait already knows by the number that it gets: the lowest that is free, from 0.
     pub fn push(&mut self, mut source: impl Source + 'a) -> SourceId {
-        if !self.exact {
-            source.quiet();
-        }
+        source.quiet();
         self.put(Slot { source: Box::new(source), looks: true, ready: false })
     }
 

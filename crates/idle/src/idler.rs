@@ -133,11 +133,6 @@ impl<P: Policy, C: Clock, R: Record> Idler<P, C, R> {
         &self.policy
     }
 
-    /// The policy and the clock, for who decides by the policy without a guard.
-    pub const fn parts_mut(&mut self) -> (&mut P, &C) {
-        (&mut self.policy, &self.clock)
-    }
-
     /// The clock.
     pub const fn clock(&self) -> &C {
         &self.clock

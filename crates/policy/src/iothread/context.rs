@@ -1,7 +1,6 @@
 //! One context, and how it adapts.
 
-use super::handler::{PollList, ReadyList, at_mut};
-use super::{Change, Handler, Kind, Params, Release, Revision, adjust, classic, weighted};
+use super::{Change, Handler, Params, Release, Revision, adjust, classic, weighted};
 use crate::{Nanos, Outcome, Policy};
 
 /// QEMU's trace events of a context.
@@ -16,22 +15,6 @@ pub enum Event {
     },
     /// `poll_add`: this handler is polled from now on.
     PollAdd(u32),
-    /// `poll_remove`: this handler was idle for too long and is no longer polled.
-    PollRemove(u32),
-    /// `run_poll_handlers_begin`.
-    PollBegin {
-        /// How long to poll at most (ns).
-        max_ns: i64,
-        /// How long the wait may last (ns); -1 without end.
-        timeout_ns: i64,
-    },
-    /// `run_poll_handlers_end`.
-    PollEnd {
-        /// Whether a handler other than the notifier has something to do.
-        progress: bool,
-        /// How long the wait may still last (ns); 0 where polling found something, -1 without end.
-        timeout_ns: i64,
-    },
 }
 
 /// The block of one `aio_poll`: its time from the start to the end of its wait.
@@ -46,22 +29,15 @@ pub(super) struct Block {
 /// The adaptive state of one context (an `AioContext` of QEMU) with a table of handlers that the caller owns: an
 /// array, a slice, a vector. A handler's number is its place in the table.
 ///
-/// There are two ways to drive it, for one context not to be mixed: [`Aio::finish`] takes what became of an
-/// `aio_poll` that ran elsewhere, [`Aio::aio_poll`] runs one.
+/// [`Aio::finish`] takes what became of an `aio_poll`, which runs elsewhere.
 #[derive(Clone, Debug)]
 pub struct Aio<H> {
     pub(super) release: Release,
     pub(super) params: Params,
     /// The context's polling time (ns); stays 0 in the per-handler revision.
-    poll_ns: i64,
-    /// Whether the context is in poll mode: notifications are off.
-    pub(super) started: bool,
-    /// QEMU's `poll_disable_cnt`: how many handlers cannot be polled.
-    pub(super) unpollable: usize,
+    pub(super) poll_ns: i64,
     /// How many times [`Aio::finish`] was called: the clock of a context that has none.
     finished: i64,
-    pub(super) poll_list: PollList,
-    pub(super) ready_list: ReadyList,
     pub(super) handlers: H,
 }
 
@@ -69,32 +45,10 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// A context with freshly registered handlers, none of which is polled yet. Of the handlers in the table only
     /// their kind counts. [Zeros](Params::stored) in the parameters are replaced as the release does.
     pub fn new(release: Release, params: Params, mut handlers: H) -> Aio<H> {
-        let mut unpollable = 0;
         for handler in handlers.as_mut() {
             *handler = Handler::new(handler.kind);
-            unpollable += usize::from(handler.kind == Kind::FdOnly);
         }
-        Aio {
-            release,
-            params: params.stored(release.revision),
-            poll_ns: 0,
-            started: false,
-            unpollable,
-            finished: 0,
-            poll_list: PollList::EMPTY,
-            ready_list: ReadyList::EMPTY,
-            handlers,
-        }
-    }
-
-    /// The release whose behaviour this is.
-    pub fn release(&self) -> Release {
-        self.release
-    }
-
-    /// The parameters in force.
-    pub fn params(&self) -> Params {
-        self.params
+        Aio { release, params: params.stored(release.revision()), poll_ns: 0, finished: 0, handlers }
     }
 
     /// The handlers, by number.
@@ -102,50 +56,13 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
         self.handlers.as_ref()
     }
 
-    /// Whether the context is in poll mode: the notifications of its polled handlers are off.
-    pub fn in_poll_mode(&self) -> bool {
-        self.started
-    }
-
     /// How long the next attempt polls (ns), if it has anything to poll and no earlier deadline. Negative after an
     /// overflow, which means one round.
     #[inline]
     pub fn effective(&self) -> i64 {
-        match self.release.revision {
+        match self.release.revision() {
             Revision::Global | Revision::Weighted => self.poll_ns,
             Revision::PerHandler => self.polled().map(|handler| handler.ns).fold(0, i64::max),
-        }
-    }
-
-    /// Sets the parameters and forgets what was learnt, as any write to a property of a running `iothread` does.
-    /// Handlers stay on the poll list. QEMU then notifies the context; so must who runs [`Aio::aio_poll`].
-    pub fn set_params(&mut self, params: Params) {
-        self.params = params.stored(self.release.revision);
-        self.poll_ns = 0;
-        for handler in self.handlers.as_mut() {
-            handler.ns = 0;
-        }
-    }
-
-    /// Registers a handler of this kind as number `h`, in place of what was there; [`Kind::Vacant`] deletes.
-    /// Not polled until its file descriptor becomes ready. A number beyond the table is ignored.
-    pub fn register(&mut self, h: u32, kind: Kind) {
-        let handlers = self.handlers.as_mut();
-        self.poll_list.remove(handlers, h);
-        self.ready_list.remove(handlers, h);
-        if let Some(handler) = at_mut(handlers, h) {
-            self.unpollable -= usize::from(handler.kind == Kind::FdOnly);
-            self.unpollable += usize::from(kind == Kind::FdOnly);
-            *handler = Handler::new(kind);
-        }
-    }
-
-    /// Registers handler `h` anew: it loses what was learnt of it and is not polled until its file descriptor
-    /// becomes ready. A number beyond the table is ignored.
-    pub fn reregister(&mut self, h: u32) {
-        if let Some(handler) = at_mut(self.handlers.as_mut(), h) {
-            let kind = handler.kind;
-            self.register(h, kind);
         }
     }
 
@@ -160,8 +77,8 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
         let block = Block { ns: block_ns, stamp: self.finished };
         self.adapt_after_wait(block, &mut sink);
         for &h in ready {
-            if self.joins(h) {
-                self.poll_list.push_front(self.handlers.as_mut(), h);
+            if let Some(node) = self.joining(h) {
+                node.in_poll = true;
                 sink(Event::PollAdd(h));
             }
             self.adapt_after_dispatch(h, block, &mut sink);
@@ -175,17 +92,22 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
         self.params.poll_max_ns != 0
     }
 
-    /// Whether handler `h`, about to be dispatched, joins the poll list.
+    /// Handler `h`, about to be dispatched, if it joins the poll list.
     #[inline]
-    pub(super) fn joins(&mut self, h: u32) -> bool {
-        (self.polling() || self.release.revision != Revision::Weighted)
-            && at_mut(self.handlers.as_mut(), h).is_some_and(|node| node.kind.can_poll() && !node.in_poll())
+    pub(super) fn joining(&mut self, h: u32) -> Option<&mut Handler> {
+        let joins = self.polling() || self.release.revision() != Revision::Weighted;
+        self.handler(h).filter(|node| joins && node.kind.can_poll() && !node.in_poll)
+    }
+
+    #[inline]
+    pub(super) fn handler(&mut self, h: u32) -> Option<&mut Handler> {
+        self.handlers.as_mut().get_mut(usize::try_from(h).unwrap_or(usize::MAX))
     }
 
     /// Where the global revision adapts: after the wait, before anything is dispatched.
     #[inline]
     pub(super) fn adapt_after_wait(&mut self, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.revision == Revision::Global && self.polling() {
+        if self.release.revision() == Revision::Global && self.polling() {
             let change = classic(self.poll_ns, block.ns, &self.params);
             self.adapt_context(change, sink);
         }
@@ -194,13 +116,15 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// Where the per-handler revision adapts, and the weighted one notes who was active: after each dispatch.
     #[inline]
     pub(super) fn adapt_after_dispatch(&mut self, h: u32, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.revision == Revision::Global || !self.polling() {
+        if self.release.revision() == Revision::Global || !self.polling() {
             return;
         }
-        let Some(node) = at_mut(self.handlers.as_mut(), h).filter(|node| node.in_poll()) else { return };
-        if self.release.revision == Revision::Weighted {
+        let weighted = self.release.revision() == Revision::Weighted;
+        let params = self.params;
+        let Some(node) = self.handler(h).filter(|node| node.in_poll) else { return };
+        if weighted {
             node.timestamp = block.stamp;
-        } else if let Some(change) = classic(node.ns, block.ns, &self.params) {
+        } else if let Some(change) = classic(node.ns, block.ns, &params) {
             node.ns = change.new;
             sink(Event::Adapted { handler: Some(h), change });
         }
@@ -209,7 +133,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// Where the weighted revision adapts: when all is dispatched.
     #[inline]
     pub(super) fn adapt_at_end(&mut self, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.revision != Revision::Weighted || !self.polling() {
+        if self.release.revision() != Revision::Weighted || !self.polling() {
             return;
         }
         let mut best = -1;
@@ -247,7 +171,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
 impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Policy for Aio<H> {
     #[inline]
     fn window(&mut self) -> Nanos {
-        if self.poll_list.is_empty() {
+        if self.polled().next().is_none() {
             return Nanos::ZERO;
         }
         Nanos(u64::try_from(self.effective()).unwrap_or(0))

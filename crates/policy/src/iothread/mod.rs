@@ -55,14 +55,13 @@
 //! # In here
 //!
 //! The rules are pure functions; [`Aio`] holds the state they work on. [`Aio::finish`] is for replays and
-//! controllers: it learns from an `aio_poll` that happened elsewhere. [`Aio::aio_poll`] is the loop itself, over
-//! an [`Env`] that supplies clock, file descriptors and callbacks; it differs between releases in more than the
-//! rule; [`Release`] has the differences.
+//! controllers: it learns from an `aio_poll` that happened elsewhere. The loop itself, which differs between releases
+//! in more than the rule, is a part of the tests.
 //!
 //! # Limits
 //!
 //! * Compared with the compiled code of 7.2.0, 8.0.0, 9.2.0, 10.0.0, 10.2.0, 11.0.0 and 11.1.0-rc2, by the golden
-//!   vectors that the conformance test reads. What the loop does otherwise before 7.0 (work done in `io_poll`)
+//!   vectors, which include whole loops in virtual time. What the loop does otherwise before 7.0 (work done in `io_poll`)
 //!   and before 5.0 (a forced round) follows the description of those changes and is compared with nothing; the
 //!   rule itself is the same throughout the global revision.
 //! * Stable releases may carry fixes of later ones; patch levels are not distinguished.
@@ -71,7 +70,6 @@
 //! * [`Aio::finish`] has no clock; so no handler leaves the poll list for idleness. Neither does any in QEMU
 //!   unless the monitor is io_uring, which iothreads use since 10.2.
 
-mod aio_poll;
 mod context;
 mod handler;
 mod params;
@@ -81,12 +79,10 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use aio_poll::{Env, IDLE_REMOVAL_NS, Monitor, Via};
 pub use context::{Aio, Event};
 pub use handler::{Handler, Kind};
 pub use params::{
     DEFAULT_POLL_GROW, DEFAULT_POLL_MAX_NS, DEFAULT_POLL_SHRINK, DEFAULT_POLL_WEIGHT, Params, Property,
-    SetPropertyError, parse_number,
 };
 pub use release::{Release, Revision};
 pub use rules::{Change, ChangeKind, FIRST_GROWTH_NS, adjust, classic, weighted};

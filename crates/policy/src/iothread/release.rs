@@ -33,27 +33,14 @@ impl Revision {
     }
 }
 
-/// What a QEMU release does: its revision, and how its event loop differs from that of other releases.
+/// What a QEMU release does: its revision.
 ///
 /// Made from a [`Version`]. A patch level makes no difference: 7.2.22 counts as 7.2.0, and a development snapshot
 /// `x.y.50` as `x.y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Release {
     /// The rule of adaptation.
-    pub(super) revision: Revision,
-    /// Before 5.0 the handlers are polled for one round even where polling is off.
-    pub(super) forces_one_round: bool,
-    /// Since 5.0 a handler without events for seven seconds leaves the poll list.
-    pub(super) removes_idle: bool,
-    /// Since 7.0 `io_poll` only looks and `io_poll_ready` does the work; before, `io_poll` did both.
-    pub(super) splits_io_poll: bool,
-    /// Since 8.0 poll mode lasts until right before a real wait; before, it ended with each fruitless attempt.
-    pub(super) keeps_poll_mode: bool,
-    /// Since 8.1 a handler is off the poll list while its `io_poll_ready` runs, and returns to the list's head.
-    pub(super) relinks: bool,
-    /// Since 10.2 a wait that only collects (time-out 0) leaves poll mode on, an attempt that ends because the
-    /// monitor has something to collect does not sleep, and completions of the ring are called back.
-    pub(super) completes_on_ring: bool,
+    revision: Revision,
 }
 
 impl Release {
@@ -69,28 +56,12 @@ impl Release {
         } else {
             Revision::Global
         };
-        Ok(Release {
-            revision,
-            forces_one_round: !version.at_least(5, 0),
-            removes_idle: version.at_least(5, 0),
-            splits_io_poll: version.at_least(7, 0),
-            keeps_poll_mode: version.at_least(8, 0),
-            relinks: version.at_least(8, 1),
-            completes_on_ring: version.at_least(10, 2),
-        })
+        Ok(Release { revision })
     }
 
     /// The newest release of a revision: what is meant where only the revision is known.
     pub const fn newest(revision: Revision) -> Release {
-        let version = match revision {
-            Revision::Global => Version::new(9, 2),
-            Revision::PerHandler => Version::new(11, 0),
-            Revision::Weighted => Version::new(11, 1),
-        };
-        match Release::new(version) {
-            Ok(release) => release,
-            Err(_) => unreachable!(),
-        }
+        Release { revision }
     }
 
     /// The rule by which this release adapts.
@@ -135,24 +106,5 @@ mod tests {
         for text in ["1.7", "2.8.1", "11.2", "12.0"] {
             assert_eq!(release(text), Err(UnknownVersion { of: "QEMU", known: "2.9 to 11.1" }), "{text}");
         }
-    }
-
-    #[test]
-    fn loop_differences_begin_with_their_release() {
-        let changes = |text: &str| {
-            let r = release(text).unwrap();
-            [r.removes_idle, r.splits_io_poll, r.keeps_poll_mode, r.relinks, r.completes_on_ring]
-                .map(u8::from)
-        };
-        assert_eq!(changes("4.2"), [0, 0, 0, 0, 0]);
-        assert_eq!(changes("5.0"), [1, 0, 0, 0, 0]);
-        assert_eq!(changes("7.0"), [1, 1, 0, 0, 0]);
-        assert_eq!(changes("7.2.22"), [1, 1, 0, 0, 0]);
-        assert_eq!(changes("8.0.0"), [1, 1, 1, 0, 0]);
-        assert_eq!(changes("8.1"), [1, 1, 1, 1, 0]);
-        assert_eq!(changes("10.1"), [1, 1, 1, 1, 0]);
-        assert_eq!(changes("10.2"), [1, 1, 1, 1, 1]);
-        assert!(release("4.2").unwrap().forces_one_round);
-        assert!(!release("5.0").unwrap().forces_one_round);
     }
 }

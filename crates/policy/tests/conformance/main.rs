@@ -3,12 +3,10 @@
 //! The vectors are what the kernel's and QEMU's own compiled functions did. `DWELL_VECTORS=DIR` reads another
 //! folder with the same file names. No case and no field is skipped; a file that is absent fails.
 
-mod aio;
 mod fields;
 mod haltpoll;
 mod kvm;
 mod lapic;
-mod looped;
 
 use libtest_mimic::{Arguments, Trial};
 use std::path::PathBuf;
@@ -26,12 +24,10 @@ pub struct Checked {
 /// Checks one case, given as the JSON of its line; returns the number of steps that it holds.
 pub type CheckCase = fn(&serde_json::Value) -> Result<usize, String>;
 
-const FILES: [(&str, CheckCase); 5] = [
+const FILES: [(&str, CheckCase); 3] = [
     ("haltpoll.jsonl", haltpoll::check),
     ("kvm.jsonl", kvm::check),
     ("lapic-advance.jsonl", lapic::check),
-    ("aio-classic.jsonl", aio::check),
-    ("aio-weighted.jsonl", aio::check),
 ];
 
 fn folder() -> PathBuf {

@@ -1,16 +1,37 @@
 //! QEMU adaptive polling: single `aio_poll`s whose length is given, and whole event loops in virtual time.
 
-use dwell_policy::iothread::{
-    Aio, ChangeKind, Env, Event, Handler, Kind, Monitor, Params, Release, Revision, Via,
-};
-use dwell_policy::version::Version;
+extern crate std;
+
+use super::super::{Aio, ChangeKind, Event, Handler, Kind, Params, Release, Revision};
+use super::aio_poll::{self, Context, Env, Monitor, Via};
+use crate::version::Version;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::string::{String, ToString};
+use std::vec::Vec;
+use std::{format, fs};
+
+/// `DWELL_VECTORS=DIR` reads another folder with the same file names.
+#[test]
+fn every_vector_of_qemu_is_what_the_model_does() {
+    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let folder = std::env::var_os("DWELL_VECTORS").map_or(own, Into::into);
+    for (name, least) in [("aio-classic.jsonl", 124), ("aio-weighted.jsonl", 98)] {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let (mut cases, mut steps) = (0, 0);
+        for line in text.lines() {
+            let case = serde_json::from_str(line).unwrap();
+            steps += check(&case).unwrap_or_else(|why| panic!("{name}:{}: {why}", cases + 1));
+            cases += 1;
+        }
+        assert!(cases >= least && steps > cases, "{name}: {cases} cases, {steps} steps");
+    }
+}
 
 /// Checks one case under every release that it holds for; its steps count once.
-pub(crate) fn check(case: &Value) -> Result<usize, String> {
+fn check(case: &Value) -> Result<usize, String> {
     let mut fields = case.as_object().ok_or("not an object")?.clone();
     let mut take = |name: &str| fields.remove(name).ok_or(format!("no field {name:?}"));
     parse::<String>(take("id")?)?;
@@ -23,18 +44,14 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
     let kinds = handler_kinds(&parse::<String>(take("handlers")?)?)?;
     let rest = Value::Object(fields);
 
-    let run: &dyn Fn(Release) -> Result<usize, String> = match kind.as_str() {
+    let run: &dyn Fn(Version) -> Result<usize, String> = match kind.as_str() {
         "unit" => {
             let case: Unit = parse(rest)?;
-            &move |release| case.check(release, params, &kinds)
+            &move |version| case.check(version, params, &kinds)
         }
         "loop" => {
             let case: Loop = parse(rest)?;
-            &move |release| {
-                let steps = case.check(release, params, &kinds)?;
-                expect("iterations through the loop", &case.check_looped(release, params, &kinds)?, &steps)?;
-                Ok(steps)
-            }
+            &move |version| case.check(version, params, &kinds)
         }
         _ => return Err(format!("unknown kind {kind:?}")),
     };
@@ -43,7 +60,7 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
         let version = Version::parse(text).ok_or(format!("QEMU {text:?}: not a version"))?;
         let release = Release::new(version).map_err(|e| format!("QEMU {text}: {e}"))?;
         expect(&format!("QEMU {text}: revision"), &release.revision(), &revision)?;
-        steps = run(release).map_err(|e| format!("QEMU {text}: {e}"))?;
+        steps = run(version).map_err(|e| format!("QEMU {text}: {e}"))?;
     }
     Ok(steps)
 }
@@ -53,7 +70,7 @@ fn parse<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|e| format!("{e} in {text:.80}"))
 }
 
-pub(super) fn expect<T: PartialEq + std::fmt::Debug>(
+fn expect<T: PartialEq + std::fmt::Debug>(
     what: &str,
     got: &T,
     expected: &T,
@@ -92,7 +109,7 @@ impl Setting {
 /// A trace event as the vectors write it; handler -1 is the notifier.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(tag = "ev", rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Traced {
+enum Traced {
     Begin { max_ns: i64, timeout: i64 },
     End { progress: u8, timeout: i64 },
     Grow { h: Option<i64>, old: i64, new: i64 },
@@ -103,12 +120,8 @@ pub(super) enum Traced {
 
 impl Traced {
     /// `event` of a context whose notifier, if it has one, is its last handler.
-    pub(super) fn new(event: Event, name: impl Fn(u32) -> i64) -> Traced {
+    fn new(event: Event, name: impl Fn(u32) -> i64) -> Traced {
         match event {
-            Event::PollBegin { max_ns, timeout_ns } => Traced::Begin { max_ns, timeout: timeout_ns },
-            Event::PollEnd { progress, timeout_ns } => {
-                Traced::End { progress: progress.into(), timeout: timeout_ns }
-            }
             Event::Adapted { handler, change } => {
                 let (h, old, new) = (handler.map(name), change.old, change.new);
                 match change.kind {
@@ -117,7 +130,6 @@ impl Traced {
                 }
             }
             Event::PollAdd(h) => Traced::PollAdd { h: name(h) },
-            Event::PollRemove(h) => Traced::PollRemove { h: name(h) },
         }
     }
 }
@@ -130,7 +142,7 @@ fn in_poll(handlers: &[Handler]) -> Vec<u8> {
     handlers.iter().map(|handler| handler.in_poll().into()).collect()
 }
 
-pub(super) fn table(kinds: &[Kind]) -> Vec<Handler> {
+fn table(kinds: &[Kind]) -> Vec<Handler> {
     kinds.iter().copied().map(Handler::new).collect()
 }
 
@@ -177,7 +189,8 @@ struct UnitState {
 }
 
 impl Unit {
-    fn check(&self, release: Release, params: Params, kinds: &[Kind]) -> Result<usize, String> {
+    fn check(&self, version: Version, params: Params, kinds: &[Kind]) -> Result<usize, String> {
+        let release = Release::new(version).unwrap();
         let mut aio = Aio::new(release, params, table(kinds));
         let mut expected = self.expect.iter();
         for (index, step) in self.steps.iter().enumerate() {
@@ -212,7 +225,7 @@ impl Unit {
 /// A whole event loop in virtual time.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Loop {
+struct Loop {
     fdmon: Fdmon,
     cost: Cost,
     /// When events come, by handler.
@@ -222,7 +235,7 @@ pub(super) struct Loop {
     timers: Vec<i64>,
     /// How many `aio_poll`s at most; the loop ends before where nothing is left to happen.
     iters: usize,
-    pub(super) expect: Vec<LoopState>,
+    expect: Vec<LoopState>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -245,7 +258,7 @@ struct Cost {
 
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LoopState {
+struct LoopState {
     t: i64,
     #[serde(deserialize_with = "nullable")]
     wait: Option<i64>,
@@ -261,9 +274,10 @@ pub(super) struct LoopState {
 
 impl LoopState {
     /// The state after an iteration that began at `t`; what the world has seen in it is taken.
-    pub(super) fn after(t: i64, aio: &Aio<Vec<Handler>>, world: &mut World) -> Result<LoopState, String> {
+    fn after(t: i64, context: &Context, world: &mut World) -> Result<LoopState, String> {
+        let aio = &context.aio;
         let (notifier, handlers) = aio.handlers().split_last().ok_or("no handlers")?;
-        let per_handler = aio.release().revision() != Revision::Global;
+        let per_handler = aio.release.revision() != Revision::Global;
         Ok(LoopState {
             t,
             wait: world.waited,
@@ -273,19 +287,19 @@ impl LoopState {
             h: per_handler.then(|| ns_of(handlers)),
             hn: per_handler.then(|| notifier.ns()),
             in_poll: in_poll(handlers),
-            started: aio.in_poll_mode().into(),
+            started: context.started.into(),
             t_end: world.now,
         })
     }
 }
 
 impl Loop {
-    fn check(&self, release: Release, params: Params, kinds: &[Kind]) -> Result<usize, String> {
+    fn check(&self, version: Version, params: Params, kinds: &[Kind]) -> Result<usize, String> {
         expect("number of arrival lists", &self.arrivals.len(), &kinds.len())?;
         let mut world = World::new(self, kinds);
         let mut handlers = table(kinds);
         handlers.push(Handler::new(Kind::Notifier));
-        let mut aio = Aio::new(release, params, handlers);
+        let mut aio = Context::new(version, params, handlers);
         for (index, expected) in self.expect.iter().enumerate() {
             let t = world.now;
             (world.waited, world.dispatched, world.trace) = (None, Vec::new(), Vec::new());
@@ -301,23 +315,23 @@ impl Loop {
 }
 
 /// When virtual time begins.
-pub(super) const EPOCH: i64 = 1_000_000_000_000;
+const EPOCH: i64 = 1_000_000_000_000;
 
 /// The virtual world around a context; handler numbers are those of the case, and the notifier's follows them.
-pub(super) struct World {
-    pub(super) now: i64,
+struct World {
+    now: i64,
     cost: Cost,
     fdmon: Fdmon,
     sources: Vec<Source>,
     notifications: VecDeque<i64>,
-    pub(super) timers: Vec<i64>,
-    pub(super) notified: bool,
+    timers: Vec<i64>,
+    notified: bool,
     notify_me: bool,
     /// The notifier's file descriptor was written to.
     eventfd: bool,
-    pub(super) waited: Option<i64>,
-    pub(super) dispatched: Vec<(i64, String)>,
-    pub(super) trace: Vec<Traced>,
+    waited: Option<i64>,
+    dispatched: Vec<(i64, String)>,
+    trace: Vec<Traced>,
 }
 
 /// What a handler watches.
@@ -337,7 +351,7 @@ impl Source {
 }
 
 impl World {
-    pub(super) fn new(case: &Loop, kinds: &[Kind]) -> World {
+    fn new(case: &Loop, kinds: &[Kind]) -> World {
         let absolute = |offsets: &[i64]| offsets.iter().map(|offset| EPOCH + offset).collect::<VecDeque<_>>();
         let source = |offsets: &Vec<i64>| Source { arrivals: absolute(offsets), armed_since: Some(i64::MIN) };
         debug_assert_eq!(case.arrivals.len(), kinds.len());
@@ -357,12 +371,12 @@ impl World {
         }
     }
 
-    pub(super) fn notifier(&self) -> u32 {
+    fn notifier(&self) -> u32 {
         u32::try_from(self.sources.len()).expect("few handlers")
     }
 
     /// The name of a handler in the vectors.
-    pub(super) fn name(&self, h: u32) -> i64 {
+    fn name(&self, h: u32) -> i64 {
         if h == self.notifier() { -1 } else { h.into() }
     }
 
@@ -483,8 +497,14 @@ impl Env for World {
         self.timers.len() < before
     }
 
-    fn trace(&mut self, event: Event) {
-        let traced = Traced::new(event, |h| self.name(h));
+    fn trace(&mut self, event: aio_poll::Traced) {
+        use aio_poll::Traced::{Aio, PollBegin, PollEnd, PollRemove};
+        let traced = match event {
+            Aio(event) => Traced::new(event, |h| self.name(h)),
+            PollRemove(h) => Traced::PollRemove { h: self.name(h) },
+            PollBegin { max_ns, timeout_ns } => Traced::Begin { max_ns, timeout: timeout_ns },
+            PollEnd { progress, timeout_ns } => Traced::End { progress: progress.into(), timeout: timeout_ns },
+        };
         self.trace.push(traced);
     }
 }
