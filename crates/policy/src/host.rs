@@ -204,27 +204,6 @@ impl Revision {
     pub const fn shrinks_to_zero_below_grow_start(self) -> bool {
         !matches!(self, Revision::V5_4_0 | Revision::V5_8 | Revision::V5_13)
     }
-
-    /// Whether a pending reschedule of the polling thread ends the poll.
-    pub const fn poll_ends_on_need_resched(self) -> bool {
-        self.since(Revision::V5_10)
-    }
-
-    /// Whether the polling loop pauses between two tests. It changes what one pass costs, never a decision. The
-    /// specification fixes 5.10 (no) and 6.1 (yes).
-    pub const fn poll_relaxes(self) -> bool {
-        self.since(Revision::V5_15)
-    }
-
-    /// Whether start and end of the window come from one clock reading.
-    pub const fn one_clock_read_for_start_and_stop(self) -> bool {
-        self.since(Revision::V5_17)
-    }
-
-    /// Whether statistics count a halt by whether it slept, and only if it polled.
-    const fn reconciled_statistics(self) -> bool {
-        self.since(Revision::V5_17)
-    }
 }
 
 /// Where the maximum of the polling window comes from.
@@ -291,22 +270,6 @@ impl Knobs {
             (MaxSource::CopiedAtCreation, None) => self.at_creation_ns,
             (MaxSource::CopiedAtCreation | MaxSource::CapElseLive, Some(cap)) => cap,
         }
-    }
-}
-
-/// Why `KVM_ENABLE_CAP(KVM_CAP_HALT_POLL)` returns `-EINVAL`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidCap;
-
-/// The override that `KVM_CAP_HALT_POLL` sets with these arguments \[ns\]. It can be replaced, never cleared;
-/// 0 switches polling off.
-///
-/// # Errors
-/// [`InvalidCap`] if any flag is set or the value needs more than 32 bits.
-pub fn cap_halt_poll(flags: u32, arg0: u64) -> Result<u32, InvalidCap> {
-    match (flags, u32::try_from(arg0)) {
-        (0, Ok(max)) => Ok(max),
-        _ => Err(InvalidCap),
     }
 }
 
@@ -405,120 +368,6 @@ impl Vcpu {
         self.halt_poll_ns = if dropped { 0 } else { shrunk };
         Change { grow: false, new: self.halt_poll_ns, old }
     }
-
-    /// One whole halt in time: polls, sleeps, counts and adjusts, with `env` for everything outside the vCPU, called in
-    /// the order and as often as the kernel does.
-    pub fn halt<E: Environment>(&mut self, env: &mut E, stats: &mut Stats) -> Halt {
-        let at_entry = env.knobs();
-        let window = self.enter(&at_entry);
-        let polls = window != 0;
-        let start = env.clock();
-        let mut now = start;
-        let mut poll_end = start;
-        let mut found_in_loop = false;
-        if polls {
-            let from = if self.revision.one_clock_read_for_start_and_stop() { start } else { env.clock() };
-            let stop = from.wrapping_add(u64::from(window));
-            loop {
-                if env.wake_condition() {
-                    found_in_loop = true;
-                    break;
-                }
-                if self.revision.poll_relaxes() {
-                    env.relax();
-                }
-                now = env.clock();
-                poll_end = now;
-                let stay = env.alone(self.revision.poll_ends_on_need_resched()) && now < stop;
-                if !stay {
-                    break;
-                }
-            }
-        }
-        let mut waited = false;
-        if !found_in_loop {
-            waited = env.block();
-            now = env.clock();
-        }
-        let valid = env.valid_wakeup();
-        let measured = Measured {
-            polls,
-            found_in_loop,
-            waited,
-            valid,
-            poll_ns: poll_end.wrapping_sub(start),
-            wait_ns: now.wrapping_sub(poll_end),
-        };
-        stats.count(self.revision, &measured);
-        let halt_ns = now.wrapping_sub(start);
-        let mut at_exit = env.knobs();
-        if self.revision.clamps_at_entry() {
-            // The poll control was read once, before the halt; the maximum is read again.
-            at_exit.poll_control = at_entry.poll_control;
-        }
-        let change = self.decide(&at_exit, halt_ns, valid);
-        Halt { window_ns: window, halt_ns, waited, valid, change }
-    }
-}
-
-/// What [`Vcpu::halt`] needs from outside.
-pub trait Environment {
-    /// `CLOCK_MONOTONIC` \[ns\].
-    fn clock(&mut self) -> u64;
-    /// Whether there is a reason to run the vCPU: an interrupt, NMI, SMI, INIT or SIPI, a pending LAPIC timer
-    /// interrupt, a signal, or a request to unblock.
-    fn wake_condition(&mut self) -> bool;
-    /// A pause instruction.
-    fn relax(&mut self);
-    /// Whether no other task is runnable on this core: one task on the run queue, and, if `need_resched`
-    /// counts in this revision, no reschedule pending.
-    fn alone(&mut self, need_resched_counts: bool) -> bool;
-    /// Sleeps until [`Environment::wake_condition`] holds; returns whether it slept at all.
-    fn block(&mut self) -> bool;
-    /// Whether the wakeup was a valid one; always so on x86.
-    fn valid_wakeup(&mut self) -> bool {
-        true
-    }
-    /// Parameters, override and poll control, now.
-    fn knobs(&mut self) -> Knobs;
-}
-
-/// One finished halt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Halt {
-    /// The window that was to be polled \[ns\]; 0 is none.
-    pub window_ns: u32,
-    /// The length of the halt as the decision saw it and as `kvm_vcpu_wakeup` prints it \[ns\].
-    pub halt_ns: u64,
-    /// Whether the thread slept.
-    pub waited: bool,
-    /// Whether the wakeup was a valid one.
-    pub valid: bool,
-    /// The tracepoint `kvm_halt_poll_ns`, if it fired.
-    pub change: Option<Change>,
-}
-
-/// The statistics KVM keeps per vCPU (the names are those of the binary statistics file descriptor).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Halts that polled.
-    pub halt_attempted_poll: u64,
-    /// Of those, the ones that did not sleep.
-    pub halt_successful_poll: u64,
-    /// Of those, the ones whose wakeup was invalid.
-    pub halt_poll_invalid: u64,
-    /// Time polled in halts that did not sleep \[ns\]; since 5.8.
-    pub halt_poll_success_ns: u64,
-    /// Time polled in halts that slept \[ns\]; since 5.8.
-    pub halt_poll_fail_ns: u64,
-    /// Time slept \[ns\]; modelled since 5.17.
-    pub halt_wait_ns: u64,
-    /// Lengths of successful polls, see [`bucket`]; modelled since 5.17.
-    pub halt_poll_success_hist: [u64; BUCKETS],
-    /// Lengths of failed polls; modelled since 5.17.
-    pub halt_poll_fail_hist: [u64; BUCKETS],
-    /// Lengths of sleeps; modelled since 5.17.
-    pub halt_wait_hist: [u64; BUCKETS],
 }
 
 /// Buckets of a KVM logarithmic histogram (`HALT_POLL_HIST_COUNT`).
@@ -529,43 +378,6 @@ pub const BUCKETS: usize = 32;
 pub const fn bucket(ns: u64) -> usize {
     let bits = (u64::BITS - ns.leading_zeros()) as usize;
     if bits < BUCKETS { bits } else { BUCKETS - 1 }
-}
-
-struct Measured {
-    polls: bool,
-    found_in_loop: bool,
-    waited: bool,
-    valid: bool,
-    poll_ns: u64,
-    wait_ns: u64,
-}
-
-impl Stats {
-    fn count(&mut self, revision: Revision, halt: &Measured) {
-        if halt.polls {
-            self.halt_attempted_poll += 1;
-            let success = if revision.reconciled_statistics() { !halt.waited } else { halt.found_in_loop };
-            self.halt_successful_poll += u64::from(success);
-            self.halt_poll_invalid += u64::from(success && !halt.valid);
-        }
-        let has_times = revision.since(Revision::V5_8);
-        if has_times && (halt.polls || !revision.reconciled_statistics()) {
-            let sum = if halt.waited { &mut self.halt_poll_fail_ns } else { &mut self.halt_poll_success_ns };
-            *sum = sum.wrapping_add(halt.poll_ns);
-        }
-        if !revision.reconciled_statistics() {
-            return;
-        }
-        if halt.polls {
-            let hist =
-                if halt.waited { &mut self.halt_poll_fail_hist } else { &mut self.halt_poll_success_hist };
-            hist[bucket(halt.poll_ns)] += 1;
-        }
-        if halt.waited {
-            self.halt_wait_ns = self.halt_wait_ns.wrapping_add(halt.wait_ns);
-            self.halt_wait_hist[bucket(halt.wait_ns)] += 1;
-        }
-    }
 }
 
 /// KVM halt polling as a [`Policy`] over continuous time: polls end exactly at the window or at the wakeup,
@@ -686,14 +498,6 @@ mod tests {
         assert_eq!(knobs.max_ns(Revision::V5_17), 5);
         assert_eq!(knobs.max_ns(Revision::V6_1), 5);
         assert_eq!(knobs.max_ns(Revision::V5_4), 0);
-    }
-
-    #[test]
-    fn capability_refuses_flags_and_wide_values() {
-        assert_eq!(cap_halt_poll(0, 0), Ok(0));
-        assert_eq!(cap_halt_poll(0, u64::from(u32::MAX)), Ok(u32::MAX));
-        assert_eq!(cap_halt_poll(0, 1 << 32), Err(InvalidCap));
-        assert_eq!(cap_halt_poll(1, 0), Err(InvalidCap));
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn no_other_command_ends_the_lease_of_a_running_controller() {
     }
     assert_eq!(status(&scene).unwrap()["layers"][0]["state"], "controls");
     assert_eq!(scene.stdout(&["control", "stop"]), "the controller has ended\n");
-    assert!(child.try_wait().unwrap().expect("it has ended").success());
+    assert!(child.wait().unwrap().success());
     assert!(!is_leased(&scene));
     // What is not leased any more is changed by others again.
     scene.stdout(&["apply", "PLAN"]);

@@ -1,7 +1,7 @@
 //! `kvm.jsonl`: whole halts of a vCPU, in ideal time and in a virtual clock where every step costs.
 
 use crate::fields::Fields;
-use dwell_policy::host::{Environment, Halt, Knobs, Params, Revision, Stats, Vcpu};
+use dwell_policy::host::{BUCKETS, Change, Knobs, Params, Revision, Vcpu, bucket};
 use dwell_policy::version::Version;
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
         shadow.enter(&knobs);
         env.stop_ns = u64::from(shadow.halt_poll_ns());
         used.push(u64::from(shadow.halt_poll_ns()));
-        let halt: Halt = vcpu.halt(&mut env, &mut stats);
+        let halt = whole(&mut vcpu, revision, &mut env, &mut stats);
         halt_ns.push(halt.halt_ns);
         waited.push(halt.waited);
         after.push(u64::from(vcpu.halt_poll_ns()));
@@ -158,7 +158,7 @@ impl World {
     }
 }
 
-impl Environment for World {
+impl World {
     fn clock(&mut self) -> u64 {
         self.spend(|c| if let Clock::Timed { clock_ns, .. } = c { *clock_ns } else { 0 });
         self.now
@@ -179,7 +179,7 @@ impl Environment for World {
         self.spend(|c| if let Clock::Timed { relax_ns, .. } = c { *relax_ns } else { 0 });
     }
 
-    fn alone(&mut self, _need_resched_counts: bool) -> bool {
+    fn alone(&mut self) -> bool {
         self.now < self.busy_from_ns
     }
 
@@ -205,4 +205,129 @@ impl Environment for World {
     fn knobs(&mut self) -> Knobs {
         self.knobs
     }
+}
+
+/// One finished halt.
+struct Halt {
+    /// The length of the halt as the decision saw it and as `kvm_vcpu_wakeup` prints it \[ns\].
+    halt_ns: u64,
+    /// Whether the thread slept.
+    waited: bool,
+    /// The tracepoint `kvm_halt_poll_ns`, if it fired.
+    change: Option<Change>,
+}
+
+/// The statistics KVM keeps per vCPU (the names are those of the binary statistics file descriptor).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stats {
+    /// Halts that polled.
+    halt_attempted_poll: u64,
+    /// Of those, the ones that did not sleep.
+    halt_successful_poll: u64,
+    /// Of those, the ones whose wakeup was invalid.
+    halt_poll_invalid: u64,
+    /// Time polled in halts that did not sleep \[ns\]; since 5.8.
+    halt_poll_success_ns: u64,
+    /// Time polled in halts that slept \[ns\]; since 5.8.
+    halt_poll_fail_ns: u64,
+    /// Time slept \[ns\]; modelled since 5.17.
+    halt_wait_ns: u64,
+    /// Lengths of successful polls, see [`bucket`]; modelled since 5.17.
+    halt_poll_success_hist: [u64; BUCKETS],
+    /// Lengths of failed polls; modelled since 5.17.
+    halt_poll_fail_hist: [u64; BUCKETS],
+    /// Lengths of sleeps; modelled since 5.17.
+    halt_wait_hist: [u64; BUCKETS],
+}
+
+struct Measured {
+    polls: bool,
+    found_in_loop: bool,
+    waited: bool,
+    valid: bool,
+    poll_ns: u64,
+    wait_ns: u64,
+}
+
+impl Stats {
+    fn count(&mut self, revision: Revision, halt: &Measured) {
+        let reconciled = revision >= Revision::V5_17;
+        if halt.polls {
+            self.halt_attempted_poll += 1;
+            let success = if reconciled { !halt.waited } else { halt.found_in_loop };
+            self.halt_successful_poll += u64::from(success);
+            self.halt_poll_invalid += u64::from(success && !halt.valid);
+        }
+        let has_times = revision >= Revision::V5_8;
+        if has_times && (halt.polls || !reconciled) {
+            let sum = if halt.waited { &mut self.halt_poll_fail_ns } else { &mut self.halt_poll_success_ns };
+            *sum = sum.wrapping_add(halt.poll_ns);
+        }
+        if !reconciled {
+            return;
+        }
+        if halt.polls {
+            let hist =
+                if halt.waited { &mut self.halt_poll_fail_hist } else { &mut self.halt_poll_success_hist };
+            hist[bucket(halt.poll_ns)] += 1;
+        }
+        if halt.waited {
+            self.halt_wait_ns = self.halt_wait_ns.wrapping_add(halt.wait_ns);
+            self.halt_wait_hist[bucket(halt.wait_ns)] += 1;
+        }
+    }
+}
+
+/// One whole halt in time: polls, sleeps, counts and adjusts, with `env` for everything outside the vCPU, called in
+/// the order and as often as the kernel does.
+fn whole(vcpu: &mut Vcpu, revision: Revision, env: &mut World, stats: &mut Stats) -> Halt {
+    let at_entry = env.knobs();
+    let window = vcpu.enter(&at_entry);
+    let polls = window != 0;
+    let start = env.clock();
+    let mut now = start;
+    let mut poll_end = start;
+    let mut found_in_loop = false;
+    if polls {
+        let from = if revision >= Revision::V5_17 { start } else { env.clock() };
+        let stop = from.wrapping_add(u64::from(window));
+        loop {
+            if env.wake_condition() {
+                found_in_loop = true;
+                break;
+            }
+            if revision >= Revision::V5_15 {
+                env.relax();
+            }
+            now = env.clock();
+            poll_end = now;
+            let stay = env.alone() && now < stop;
+            if !stay {
+                break;
+            }
+        }
+    }
+    let mut waited = false;
+    if !found_in_loop {
+        waited = env.block();
+        now = env.clock();
+    }
+    let valid = env.valid_wakeup();
+    let measured = Measured {
+        polls,
+        found_in_loop,
+        waited,
+        valid,
+        poll_ns: poll_end.wrapping_sub(start),
+        wait_ns: now.wrapping_sub(poll_end),
+    };
+    stats.count(revision, &measured);
+    let halt_ns = now.wrapping_sub(start);
+    let mut at_exit = env.knobs();
+    if revision.clamps_at_entry() {
+        // The poll control was read once, before the halt; the maximum is read again.
+        at_exit.poll_control = at_entry.poll_control;
+    }
+    let change = vcpu.decide(&at_exit, halt_ns, valid);
+    Halt { halt_ns, waited, change }
 }

@@ -10,11 +10,11 @@ use std::vec::Vec;
 
 /// After this long without an event a handler leaves the poll list (ns), if the monitor can see its file descriptor
 /// from user space. QEMU, `util/aio-posix.c`, since 5.0.
-pub const IDLE_REMOVAL_NS: i64 = 7_000_000_000;
+pub(super) const IDLE_REMOVAL_NS: i64 = 7_000_000_000;
 
 /// How a context waits for file descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Monitor {
+pub(super) enum Monitor {
     /// ppoll or epoll: file descriptors are seen by system call only, so one handler that cannot be polled
     /// forbids polling.
     Poll,
@@ -25,7 +25,7 @@ pub enum Monitor {
 
 /// By which way work was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Via {
+pub(super) enum Via {
     /// The wait found the file descriptor ready: `io_read` and `io_write` are due.
     Fd,
     /// `io_poll` said so: `io_poll_ready` is due.
@@ -35,7 +35,7 @@ pub enum Via {
 /// The world around a context: a clock, file descriptors, callbacks, other threads. Virtual in tests.
 ///
 /// Handlers are named by their number in the context's table.
-pub trait Env {
+pub(super) trait Env {
     /// The time now, of a clock that does not go back (ns); QEMU takes `CLOCK_MONOTONIC`.
     fn now(&mut self) -> i64;
 
@@ -94,7 +94,7 @@ pub trait Env {
 
 /// QEMU's trace events of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traced {
+pub(super) enum Traced {
     /// Of the adaptation.
     Aio(Event),
     /// `poll_remove`: this handler was idle for too long and is no longer polled.
@@ -148,11 +148,11 @@ struct Mark {
 }
 
 /// A context that runs its loop.
-pub struct Context {
-    pub aio: Aio<Vec<Handler>>,
+pub(super) struct Context {
+    pub(super) aio: Aio<Vec<Handler>>,
     release: Differences,
     /// Whether it is in poll mode: notifications are off.
-    pub started: bool,
+    pub(super) started: bool,
     /// The newest first.
     poll_list: Vec<u32>,
     ready_list: VecDeque<u32>,
@@ -162,7 +162,7 @@ pub struct Context {
 impl Aio<Vec<Handler>> {
     /// Sets the parameters and forgets what was learnt, as any write to a property of a running `iothread` does.
     /// Handlers stay on the poll list.
-    pub fn set_params(&mut self, params: Params) {
+    pub(super) fn set_params(&mut self, params: Params) {
         self.params = params.stored(self.release.revision());
         self.poll_ns = 0;
         for handler in &mut self.handlers {
@@ -171,7 +171,7 @@ impl Aio<Vec<Handler>> {
     }
 
     /// Registers a handler of this kind as number `h`, in place of what was there; [`Kind::Vacant`] deletes.
-    pub fn register(&mut self, h: u32, kind: Kind) {
+    pub(super) fn register(&mut self, h: u32, kind: Kind) {
         if let Some(handler) = self.handler(h) {
             *handler = Handler::new(kind);
         }
@@ -179,7 +179,7 @@ impl Aio<Vec<Handler>> {
 
     /// Registers handler `h` anew: it loses what was learnt of it and is not polled until its file descriptor
     /// becomes ready.
-    pub fn reregister(&mut self, h: u32) {
+    pub(super) fn reregister(&mut self, h: u32) {
         if let Some(handler) = self.handler(h) {
             *handler = Handler::new(handler.kind);
         }
@@ -188,14 +188,14 @@ impl Aio<Vec<Handler>> {
 
 /// One iteration of the loop, in the order of QEMU's function of that name. What it calls is below it, in order.
 impl Context {
-    pub fn new(version: Version, params: Params, handlers: Vec<Handler>) -> Context {
+    pub(super) fn new(version: Version, params: Params, handlers: Vec<Handler>) -> Context {
         let marks = std::vec![Mark::default(); handlers.len()];
         let aio = Aio::new(Release::new(version).unwrap(), params, handlers);
         let (release, poll_list, ready_list) = (Differences::of(version), Vec::new(), VecDeque::new());
         Context { aio, release, started: false, poll_list, ready_list, marks }
     }
 
-    pub fn register(&mut self, h: u32, kind: Kind) {
+    pub(super) fn register(&mut self, h: u32, kind: Kind) {
         self.poll_list.retain(|other| *other != h);
         self.ready_list.retain(|other| *other != h);
         self.aio.register(h, kind);
@@ -232,7 +232,7 @@ impl Context {
 
     /// Polls, waits, dispatches and adapts, once. `blocking` false: neither polls nor sleeps. Returns whether there
     /// was anything to do but for the notifier.
-    pub fn aio_poll<E: Env>(&mut self, env: &mut E, blocking: bool) -> bool {
+    pub(super) fn aio_poll<E: Env>(&mut self, env: &mut E, blocking: bool) -> bool {
         let start = if self.aio.polling() { env.now() } else { 0 };
         let mut timeout = if blocking { env.timeout() } else { 0 };
         let mut progress = self.attempt(env, &mut timeout);
