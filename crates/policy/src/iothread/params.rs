@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn writing_zero_stores_the_default_in_the_weighted_revision_only() {
         for revision in Revision::ALL {
-            let zeros = Params { poll_max_ns: 0, poll_grow: 0, poll_shrink: 0, poll_weight: 0 }.stored(revision);
+            let zeros =
+                Params { poll_max_ns: 0, poll_grow: 0, poll_shrink: 0, poll_weight: 0 }.stored(revision);
             let expected = if revision == Revision::Weighted { [0, 2, 2, 3] } else { [0; 4] };
             assert_eq!(Property::ALL.map(|p| zeros.get(p)), expected, "{revision:?}");
         }

@@ -24,11 +24,8 @@ pub struct Checked {
 /// Checks one case, given as the JSON of its line; returns the number of steps that it holds.
 pub type CheckCase = fn(&serde_json::Value) -> Result<usize, String>;
 
-const FILES: [(&str, CheckCase); 3] = [
-    ("haltpoll.jsonl", haltpoll::check),
-    ("kvm.jsonl", kvm::check),
-    ("lapic-advance.jsonl", lapic::check),
-];
+const FILES: [(&str, CheckCase); 3] =
+    [("haltpoll.jsonl", haltpoll::check), ("kvm.jsonl", kvm::check), ("lapic-advance.jsonl", lapic::check)];
 
 fn folder() -> PathBuf {
     match std::env::var_os("DWELL_VECTORS") {

@@ -219,7 +219,6 @@ fn written(version: Version, params: Params, blocks_us: &[u32]) -> (String, Vec<
                 text += &line(end, &format!("poll_{name} ctx 0x5 old {} new {}", change.old, change.new));
             }
             Event::PollAdd(_) => text += &line(end, "poll_add ctx 0x5 node 0x9 fd 7 revents 0x1"),
-            _ => {}
         });
         now = end + 50_000;
     }

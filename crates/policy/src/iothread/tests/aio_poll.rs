@@ -572,11 +572,7 @@ fn poll_mode_outlasts_a_success_and_ends_before_the_wait() {
         assert!(aio.started);
         assert!(!aio.aio_poll(&mut env, true));
         let calls = env.take_calls();
-        assert_eq!(
-            calls[calls.len() - 5..],
-            [Loud(1), Poll(1), Loud(0), Poll(0), Wait(-1)],
-            "{version:?}"
-        );
+        assert_eq!(calls[calls.len() - 5..], [Loud(1), Poll(1), Loud(0), Poll(0), Wait(-1)], "{version:?}");
         assert!(!aio.started);
     }
 }

@@ -70,11 +70,7 @@ fn parse<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|e| format!("{e} in {text:.80}"))
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(
-    what: &str,
-    got: &T,
-    expected: &T,
-) -> Result<(), String> {
+fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> Result<(), String> {
     if got == expected { Ok(()) } else { Err(format!("{what} is {got:?}, expected {expected:?}")) }
 }
 
@@ -503,7 +499,9 @@ impl Env for World {
             Aio(event) => Traced::new(event, |h| self.name(h)),
             PollRemove(h) => Traced::PollRemove { h: self.name(h) },
             PollBegin { max_ns, timeout_ns } => Traced::Begin { max_ns, timeout: timeout_ns },
-            PollEnd { progress, timeout_ns } => Traced::End { progress: progress.into(), timeout: timeout_ns },
+            PollEnd { progress, timeout_ns } => {
+                Traced::End { progress: progress.into(), timeout: timeout_ns }
+            }
         };
         self.trace.push(traced);
     }
