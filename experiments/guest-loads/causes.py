@@ -43,7 +43,7 @@ def predicted(dwell, load, maximum):
     name = 'guest_halt_poll_ns'
     others = {**work['settings'][0]['setting'], name: None}
     by = {row['setting'][name]: row for row in work['settings'] if {**row['setting'], name: None} == others}
-    return by, f"own error {work['own_error']['middle']:+.1%}, causes {work['causes']}, unit {','.join(work['unit_of_work'])}"
+    return by, f"own error {work['own_error']:+.1%}, causes {work['causes']}, unit {','.join(work['unit_of_work'])}"
 
 
 def interval(logs):

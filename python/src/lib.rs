@@ -178,6 +178,7 @@ fn tune(
             halt_cost: Nanos(halt_cost_ns),
             wakeup_latency: &latency,
             worth_a_change: Worth { cpu_share: min_gain, ..Worth::default() },
+            decided: None,
             progress: &|_| {},
         })
         .map_err(wrong)?;

@@ -18,8 +18,17 @@ use std::time::{Duration, Instant};
 
 /// A bar over episodes.
 pub(crate) fn episodes(total: u64, what: &'static str) -> ProgressBar {
+    bar(total, what, "{msg} {wide_bar} {percent}% of {human_len} episodes, {eta} left")
+}
+
+/// A bar over steps that take about as long as each other.
+pub(crate) fn steps(total: u64, what: &'static str) -> ProgressBar {
+    bar(total, what, "{msg} {wide_bar} {percent}%, {eta} left")
+}
+
+fn bar(total: u64, what: &'static str, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    bar.set_style(style("{msg} {wide_bar} {percent}% of {human_len} episodes, {eta} left"));
+    bar.set_style(style(template));
     bar.set_message(what);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

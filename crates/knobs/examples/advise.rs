@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         halt_cost,
         wakeup_latency: &wakeup_latency,
         worth_a_change: Worth::default(),
+        decided: None,
         progress: &|_| {},
     })?;
     println!("{}", advice.words());

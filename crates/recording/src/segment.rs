@@ -10,6 +10,7 @@ use crate::table::{Field, Kind, TableError, TableWriter, Values};
 use crate::table_reader::{TableReadError, TableReader};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// The key of a recording's metadata with the [`Place`] of the table.
@@ -121,6 +122,24 @@ impl Segments {
             Cause::Timer { woken_ns } | Cause::Interrupt { woken_ns } => Some(woken_ns),
             Cause::Preempted | Cause::Unknown => None,
         }
+    }
+
+    /// Some of the rows. What an earlier one woke was woken at that time.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> Segments {
+        let first = u32::try_from(rows.start).unwrap_or(u32::MAX);
+        let kept = self.rows.get(rows).unwrap_or_default().iter().map(|row| {
+            let cause = match row.cause {
+                Cause::Task { waker, offset_ns } => match (waker.checked_sub(first), self.woken_ns(row)) {
+                    (Some(waker), _) => Cause::Task { waker, offset_ns },
+                    (None, Some(woken_ns)) => Cause::Interrupt { woken_ns },
+                    (None, None) => Cause::Unknown,
+                },
+                other => other,
+            };
+            Segment { cause, ..*row }
+        });
+        Segments { tasks: self.tasks.clone(), rows: kept.collect(), poll_step_ns: self.poll_step_ns }
     }
 }
 
@@ -288,6 +307,16 @@ mod tests {
         let shares = recording().shares();
         let CauseShares { segments, coupled, interrupts, timers, preempted, unknown } = shares;
         assert_eq!([segments, coupled, interrupts, timers, preempted, unknown], [5, 1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_part_keeps_when_its_tasks_were_woken() {
+        let (whole, part) = (recording(), recording().part(1..4));
+        assert_eq!(part.rows.len(), 3);
+        let woken = |of: &Segments| of.rows.iter().map(|row| of.woken_ns(row)).collect::<Vec<_>>();
+        assert_eq!(woken(&part), woken(&whole)[1..4]);
+        assert_eq!(whole.part(0..5), whole);
+        assert!(whole.part(9..12).rows.is_empty());
     }
 
     #[test]

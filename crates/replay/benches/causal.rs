@@ -11,7 +11,7 @@ use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Cause, Segment, Segments};
 use dwell_replay::Rule;
-use dwell_replay::causal::{Constants, External, Program};
+use dwell_replay::causal::{Constants, External, Program, Windows};
 use dwell_stats::SplitMix64;
 
 const SEGMENTS: u32 = 100_000;
@@ -48,7 +48,9 @@ fn causal(criterion: &mut Criterion) {
         let program = Program::without(&segments(coupled), External::Absolute, CONSTANTS, &[]);
         for (name, rule) in [("fixed window", Rule::Fixed(Nanos(50_000))), ("haltpoll 6.18", haltpoll)] {
             group.bench_function(BenchmarkId::new(load, name), |bencher| {
-                bencher.iter(|| program.replay(&rule).expect("the rule can be replayed").segments);
+                bencher.iter(|| {
+                    program.replay(&rule, Windows::Zero).expect("the rule can be replayed").segments
+                });
             });
         }
     }

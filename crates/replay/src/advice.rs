@@ -339,6 +339,9 @@ pub struct Advice {
     /// where that is best. Nothing where no setting meets the goal's limit.
     #[serde(skip)]
     pub chosen: Option<Setting>,
+    /// What is recommended with the idle times as recorded, whatever was decided by the work done.
+    #[serde(skip)]
+    pub by_idle_times: Option<Setting>,
 }
 
 impl Advice {

@@ -35,6 +35,8 @@ pub struct Task<'a> {
     pub wakeup_latency: &'a WakeupLatency,
     /// What a gain has to reach to be worth a change.
     pub worth_a_change: Worth,
+    /// What was advised by the work done, in place of what this search would advise.
+    pub decided: Option<Decided>,
     /// Gets the number of episodes replayed since the last call; there are two passes.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
@@ -74,6 +76,15 @@ pub enum TuneError {
     /// A setting cannot be replayed.
     #[error(transparent)]
     Rule(#[from] RuleError),
+}
+
+/// Advice from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decided {
+    pub verdict: Conclusion,
+    /// The setting that is recommended or rejected.
+    pub chosen: Option<Setting>,
+    pub gain: Option<Gain>,
 }
 
 /// The fewest episodes that are tuned on: two in each block of both halves.
@@ -129,7 +140,9 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let (fixed_window, fixed_counts) = search.best_fixed_window(&value);
 
     let rule = |index: usize| Rule::Layer(task.candidates[index]);
-    let candidate = chosen.map_or(Rule::Layer(task.present), rule);
+    let by_idle_times = chosen.map_or(Rule::Layer(task.present), rule);
+    let decided = task.decided.and_then(|decided| decided.chosen).map(Rule::Layer);
+    let candidate = decided.unwrap_or(by_idle_times);
     let mut finalists = vec![
         (Role::Never, Rule::Never),
         (Role::Always, Rule::Always),
@@ -140,6 +153,9 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     ];
     let learner = |entry| (Role::Learner(entry), Rule::Policy(entry, Terms::at(task.halt_cost)));
     finalists.extend(learners().map(learner));
+    if decided.is_some_and(|decided| decided != by_idle_times) && by_idle_times != Rule::Layer(task.present) {
+        finalists.push((Role::Rejected, by_idle_times));
+    }
     let rules: Vec<Rule> = finalists.iter().map(|(_, rule)| *rule).collect();
     let judged = Judged::run(task, &halves, &rules)?;
     debug_assert_eq!(judged.total(5), fixed_counts);
@@ -153,15 +169,18 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     };
     let (first, second) = (pricing(search.fitted_span, &fitted_optimum), pricing(judged.span, &optimum));
 
-    let gain = judged.gain(2, 3, &value);
-    let verdict = verdict(task, chosen.is_some(), candidate, &judged, &gain);
+    let of_idle_times = finalists.iter().position(|(_, rule)| *rule == by_idle_times).unwrap_or(3);
+    let gain = judged.gain(2, of_idle_times, &value);
+    let by_idle_times = verdict(task, chosen.is_some(), by_idle_times, &judged, of_idle_times, &gain);
+    let verdict = task.decided.map_or(by_idle_times, |decided| decided.verdict);
+    let by_idle_times = chosen.filter(|_| by_idle_times.is_change()).map(|index| task.candidates[index]);
     let row = |role, row, fitted: &Counts| AdviceRow { role, row, fitted: first.price(fitted) };
     let mut rows: Vec<AdviceRow> = vec![];
     for (number, (role, rule)) in finalists.iter().enumerate() {
         let role = match (role, verdict) {
             (Role::Recommended, Conclusion::Change) => Role::Recommended,
             // The present setting has its row, and where no candidate keeps the limit there is none to show.
-            (Role::Recommended, Conclusion::AlreadyBest | Conclusion::Unattainable) => continue,
+            (Role::Recommended, _) if !has_candidate(verdict) => continue,
             (Role::Recommended, _) => Role::Rejected,
             _ => *role,
         };
@@ -175,7 +194,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     rows.push(row(Role::Optimum, best, &fitted_optimum));
 
     let present = second.price(&judged.total(2));
-    let break_even = (task.goal == Goal::LeastCost).then(|| {
+    let break_even = (task.goal == Goal::LeastCost && task.decided.is_none()).then(|| {
         if verdict.is_change() {
             return BreakEven::of_change(&judged.total(2), &judged.total(3));
         }
@@ -197,18 +216,31 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
             optimum_cost_ns_per_s: optimum_cost,
             gain_ns_per_s: present_cost - optimum_cost,
         },
-        gain: Some(gain).filter(|_| !matches!(verdict, Conclusion::AlreadyBest | Conclusion::Unattainable)),
+        gain: task.decided.map_or(Some(gain), |decided| decided.gain).filter(|_| has_candidate(verdict)),
         break_even,
         rows,
         front: front(task.candidates, &search.judged, &second),
         present: task.present,
-        chosen: chosen.map(|index| task.candidates[index]),
+        chosen: task.decided.map_or(chosen.map(|index| task.candidates[index]), |decided| decided.chosen),
+        by_idle_times,
     })
 }
 
-fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gain: &Gain) -> Conclusion {
-    let (present, recommended) = (judged.total(2), judged.total(3));
-    let meets = |counts: &Counts| Limit::of(task.goal, judged.span).is_met_by(counts);
+/// Whether there is a setting that is recommended or rejected.
+const fn has_candidate(verdict: Conclusion) -> bool {
+    !matches!(verdict, Conclusion::AlreadyBest | Conclusion::Unattainable)
+}
+
+fn verdict(
+    task: &Task<'_>,
+    attainable: bool,
+    chosen: Rule,
+    judged: &Judged,
+    row: usize,
+    gain: &Gain,
+) -> Conclusion {
+    let (present, recommended) = (judged.total(2), judged.total(row));
+    let meets = |counts: &Counts| Limit::of(task.goal, judged.span.ns()).is_met_by(counts);
     if !attainable {
         Conclusion::Unattainable
     } else if chosen == Rule::Layer(task.present) {
@@ -230,13 +262,14 @@ fn verdict(task: &Task<'_>, attainable: bool, chosen: Rule, judged: &Judged, gai
 }
 
 /// How good some counts are under the goal: less is better.
-struct Valuation {
-    goal: Goal,
-    halt_cost: Nanos,
+#[derive(Clone, Copy)]
+pub(crate) struct Valuation {
+    pub(crate) goal: Goal,
+    pub(crate) halt_cost: Nanos,
 }
 
 impl Valuation {
-    fn of(&self, counts: &Counts) -> f64 {
+    pub(crate) fn of(&self, counts: &Counts) -> f64 {
         match self.goal.figure() {
             Figure::Cost => counts.cost_ns(self.halt_cost) as f64,
             Figure::Halts => counts.halts as f64,
@@ -246,14 +279,14 @@ impl Valuation {
 }
 
 /// What the goal forbids, over a span.
-struct Limit {
+pub(crate) struct Limit {
     polled_ns: f64,
     halts: f64,
 }
 
 impl Limit {
-    fn of(goal: Goal, span: Span) -> Limit {
-        let ns = span.ns() as f64;
+    pub(crate) fn of(goal: Goal, span_ns: u64) -> Limit {
+        let ns = span_ns as f64;
         match goal {
             Goal::LeastCost => Limit { polled_ns: f64::INFINITY, halts: f64::INFINITY },
             Goal::MaxCpu(share) => Limit { polled_ns: share * ns, halts: f64::INFINITY },
@@ -261,11 +294,11 @@ impl Limit {
         }
     }
 
-    fn with_spare(self) -> Limit {
+    pub(crate) fn with_spare(self) -> Limit {
         Limit { polled_ns: self.polled_ns * (1.0 - SPARE), halts: self.halts * (1.0 - SPARE) }
     }
 
-    fn is_met_by(&self, counts: &Counts) -> bool {
+    pub(crate) fn is_met_by(&self, counts: &Counts) -> bool {
         counts.polled_ns as f64 <= self.polled_ns && counts.halts as f64 <= self.halts
     }
 }
@@ -308,25 +341,19 @@ impl Search {
     /// The candidate of least value within the goal's limit on the first half; of equals the one nearest to the
     /// present setting. `None` if none is within the limit.
     fn choose(&self, task: &Task<'_>, value: &Valuation) -> Option<usize> {
-        let limit = Limit::of(task.goal, self.fitted_span).with_spare();
-        let within = || self.fitted.iter().enumerate().filter(|(_, counts)| limit.is_met_by(counts));
-        let least = within().map(|(_, counts)| value.of(counts)).min_by(f64::total_cmp)?;
-        let equal = within().filter(|(_, counts)| value.of(counts) <= least * (1.0 + EQUAL));
-        let order = |&(index, counts): &(usize, &Counts)| {
-            (changes(&task.candidates[index], &task.present), value.of(counts))
-        };
-        equal
-            .min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal))
-            .map(|(index, _)| index)
+        let limit = Limit::of(task.goal, self.fitted_span.ns()).with_spare();
+        let within = self.fitted.iter().enumerate().filter(|(_, counts)| limit.is_met_by(counts));
+        let valued = within.map(|(at, counts)| (task.candidates[at], at, value.of(counts)));
+        nearest(&task.present, valued.collect())
     }
 
     fn best_fixed_window(&self, value: &Valuation) -> (Nanos, Counts) {
-        let limit = Limit::of(value.goal, self.judged_span);
+        let limit = Limit::of(value.goal, self.judged_span.ns());
         self.windows.least(|counts| limit.is_met_by(counts).then(|| value.of(counts)))
     }
 
     fn best_in_hindsight(&self, value: &Valuation) -> usize {
-        let limit = Limit::of(value.goal, self.judged_span);
+        let limit = Limit::of(value.goal, self.judged_span.ns());
         let key = |counts: &Counts| (!limit.is_met_by(counts), value.of(counts));
         let all = self.judged.iter().enumerate();
         let best =
@@ -335,9 +362,14 @@ impl Search {
     }
 }
 
-/// How many parameters differ.
-fn changes(a: &Setting, b: &Setting) -> usize {
-    a.iter().zip(b.iter()).filter(|((_, x), (_, y))| x != y).count()
+/// Of those of least value, or nearly, the one with the fewest parameters that differ from the present setting.
+pub(crate) fn nearest<T: Copy>(present: &Setting, valued: Vec<(Setting, T, f64)>) -> Option<T> {
+    let least = valued.iter().map(|of| of.2).min_by(f64::total_cmp)?;
+    let changes = |a: &Setting| a.iter().zip(present.iter()).filter(|((_, x), (_, y))| x != y).count();
+    let equal = valued.iter().filter(|of| of.2 <= least * (1.0 + EQUAL));
+    let order = |of: &&(Setting, T, f64)| (changes(&of.0), of.2);
+    let first = equal.min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal));
+    first.map(|of| of.1)
 }
 
 /// The second pass: the finalists, block by block of the second half.

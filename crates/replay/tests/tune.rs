@@ -29,6 +29,7 @@ fn advise_on(source: &Memory, goal: Goal, present: Setting) -> Result<Advice, Tu
         halt_cost: HALT_COST,
         wakeup_latency: &WakeupLatency::constant(HALT_COST),
         worth_a_change: Worth::default(),
+        decided: None,
         progress: &|_| {},
     };
     tune(&task)

@@ -334,6 +334,7 @@ fn best(
         halt_cost: args.halt_cost,
         wakeup_latency: &WakeupLatency::constant(Nanos::ZERO),
         worth_a_change: Worth::default(),
+        decided: None,
         progress: &|_| (),
     });
     match advice {

@@ -167,10 +167,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         Format::Table => output::text(&(opening(&tuned) + &front_words(&tuned.advice) + &ending(&tuned)))?,
     }
     if let Some(facts) = facts {
-        if let Some(why) = tuned.work.as_ref().and_then(ByWork::contradiction) {
-            bail!("cannot write the plan: {why}");
-        }
-        args.plan.write(&tuned.advice, &model, source.reader().metadata(), facts, target)?;
+        args.plan.write(&tuned, &model, source.reader().metadata(), facts, target)?;
     }
     let negative = args.exit_code && !tuned.advice.verdict.is_change();
     Ok(if negative { Answer::No } else { Answer::Yes })
@@ -209,6 +206,7 @@ pub(crate) fn advise(
         "a halt cost of {} is above the range of the driver's parameter",
         model.halt_cost
     );
+    let mut work = ByWork::of(source.reader(), model, present, goal.goal(), goal.worth())?;
     let bar = progress::episodes(source.episodes() * 2, "tuning");
     let advice = tune(&Task {
         source,
@@ -218,6 +216,7 @@ pub(crate) fn advise(
         halt_cost: model.halt_cost,
         wakeup_latency: &model.wakeup_latency,
         worth_a_change: goal.worth(),
+        decided: work.as_ref().map(ByWork::decided),
         progress: &|episodes| bar.inc(episodes),
     });
     bar.finish_and_clear();
@@ -240,23 +239,18 @@ pub(crate) fn advise(
     let machine = Sysroot::of_this_machine();
     let names = source.reader().contents().idlers.iter().map(|idler| &*idler.name);
     let has_property = layer != Layer::Iothread || model.is_of_a_qemu() || lines::can_set(metadata, names);
-    let mut words = if has_property {
-        advice.words()
-    } else {
-        "none: the recorded threads are not QEMU's, as far as their names show, and have no such parameters. The rows show \
-         what QEMU's rule would have cost; with --qmp SOCKET --iothread ID they are taken for that thread"
-            .to_owned()
+    let own = match &mut work {
+        Some(work) => work.advice(advice.by_idle_times, model)?,
+        None if has_property => advice.words(),
+        None => {
+            "none: the recorded threads are not QEMU's, as far as their names show, and have no such parameters. The rows \
+             show what QEMU's rule would have cost; with --qmp SOCKET --iothread ID they are taken for that thread"
+                .to_owned()
+        }
     };
+    let more = if work.is_none() { closed_loop(source.reader(), &advice)? } else { None };
+    let words = own + &more.map_or_else(String::new, |more| format!(". {more}"));
     let recommended = advice.recommended().filter(|_| has_property);
-    let work = ByWork::of(source.reader(), model, present, recommended)?;
-    let more = match &work {
-        Some(work) => work.contradiction(),
-        None => closed_loop(source.reader(), &advice)?,
-    };
-    if let Some(more) = more {
-        words += ". ";
-        words += &more;
-    }
     let lines = match recommended {
         Some(setting) => lines::for_recording(&setting, &present, metadata, &machine),
         None => vec![],

@@ -57,7 +57,7 @@ fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
     let json: serde_json::Value = serde_json::from_str(&tune("json")).unwrap();
     let work = &json["work"];
     assert_eq!(work["unit_of_work"], serde_json::json!(["client/101", "server/102"]), "{work:#}");
-    let own = work["own_error"]["middle"].as_f64().unwrap();
+    let own = work["own_error"].as_f64().unwrap();
     assert!(own.abs() < 0.02, "{own}");
     let settings = work["settings"].as_array().unwrap();
     let never = settings.iter().find(|row| row["setting"]["guest_halt_poll_ns"] == 0).unwrap();

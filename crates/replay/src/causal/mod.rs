@@ -14,15 +14,19 @@
 //! A task stays on its CPUs, and a queue is first come, first served: the scheduler's own reaction is not in the model.
 //! What runs in interrupts has no time. The order of segments on a CPU is not kept; that of a task is.
 
+mod advise;
 mod constants;
+mod estimates;
 mod predict;
 mod program;
 mod queue;
 #[cfg(test)]
 mod tests;
 
+pub use advise::{ByWork, RowByWork, STEPS, Task, advise};
 pub use constants::{Constants, External};
-pub use predict::{Estimate, Estimates, Predictor, Range, Work};
+pub use estimates::{Estimate, Estimates};
+pub use predict::{Judged, Predictor, Range, Work};
 pub use program::Program;
 
 use crate::counts::Counts;
@@ -30,6 +34,7 @@ use crate::latency::QUANTILES;
 use crate::rule::{Player, Rule, RuleError};
 use queue::{Event, Queue};
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 
 /// What happened under a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +58,49 @@ impl Outcome {
     pub fn work_per_s(&self) -> Option<f64> {
         (self.span_ns > 0).then(|| self.work as f64 * 1e9 / self.span_ns as f64)
     }
+
+    /// A sum over the time replayed, for a unit of work.
+    pub(crate) fn per_work(&self, sum: f64) -> f64 {
+        sum / self.work.max(1) as f64
+    }
 }
+
+impl AddAssign for Outcome {
+    fn add_assign(&mut self, other: Outcome) {
+        self.counts += other.counts;
+        self.segments += other.segments;
+        self.work += other.work;
+        self.busy_ns += other.busy_ns;
+        self.waited_ns += other.waited_ns;
+        self.span_ns += other.span_ns;
+    }
+}
+
+/// What the windows of a rule are at the start. A load that waits for itself may be able to run in halts or in polls under one
+/// setting, and goes on with what it starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    /// Those of a CPU that has not idled.
+    Zero,
+    /// As long as they get.
+    Full,
+}
+
+impl Windows {
+    /// Lets the windows of a layer's rule grow.
+    fn prepare(self, player: &mut Player, rule: &Rule) {
+        let Rule::Layer(setting) = rule else { return };
+        let maximum = setting.get("guest_halt_poll_ns").or_else(|| setting.get("halt_poll_ns"));
+        let idle_ns = maximum.and_then(|ns| u64::try_from(ns).ok()).unwrap_or(0);
+        // An idle time that is as long as the maximum makes a window grow, however long it is.
+        for _ in 0..if self == Windows::Full { GROWS } else { 0 } {
+            player.play_one(None, idle_ns, 0);
+        }
+    }
+}
+
+/// A window has its maximum after so many steps, at the latest.
+const GROWS: u32 = 32;
 
 /// From one latency of a halt to the next of [`QUANTILES`].
 const TURN: usize = 39;
@@ -73,8 +120,8 @@ impl Program {
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
-    pub fn replay(&self, rule: &Rule) -> Result<Outcome, RuleError> {
-        self.run(rule, Latency::Modelled, Some(self.end_ns), |_, _, _| ())
+    pub fn replay(&self, rule: &Rule, windows: Windows) -> Result<Outcome, RuleError> {
+        self.run(rule, windows, Latency::Modelled, Some(self.end_ns), |_, _, _| ())
     }
 
     /// For each segment whether its CPU halts right before it under `rule`, all idle times being those recorded; `None`
@@ -84,8 +131,9 @@ impl Program {
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn as_recorded(&self, rule: &Rule) -> Result<(Vec<Option<bool>>, Counts), RuleError> {
         let mut idled = vec![None; self.rows.len()];
-        let outcome =
-            self.run(rule, Latency::Recorded, None, |segment, _, halts| idled[segment as usize] = halts)?;
+        let outcome = self.run(rule, Windows::Zero, Latency::Recorded, None, |segment, _, halts| {
+            idled[segment as usize] = halts
+        })?;
         Ok((idled, outcome.counts))
     }
 
@@ -93,12 +141,14 @@ impl Program {
     fn run(
         &self,
         rule: &Rule,
+        windows: Windows,
         latency: Latency,
         until_ns: Option<u64>,
         see: impl FnMut(u32, u64, Option<bool>),
     ) -> Result<Outcome, RuleError> {
         let mut player = rule.start_late(1)?;
         player.set_poll_step(self.poll_step);
+        windows.prepare(&mut player, rule);
         Ok(Run::new(self, &player, latency, see).to(until_ns))
     }
 }
@@ -239,7 +289,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let late_ns = match (cpu.idle_since_ns, idled) {
             (None, _) => 0,
             (Some(_), Some(true)) => halt_ns,
-            (Some(_), _) => constants.after_poll_ns,
+            (Some(_), _) => constants.poll_ns(by_interrupt),
         };
         self.begin(segment, at_ns.saturating_add(late_ns), idled);
         if idled == Some(true) && !by_interrupt { constants.ipi_ns } else { 0 }

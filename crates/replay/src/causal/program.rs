@@ -70,15 +70,57 @@ impl Row {
     }
 }
 
-/// Which tasks are mostly woken by others.
-fn driven(segments: &Segments) -> Vec<bool> {
-    let mut of_task = vec![[0u64; 2]; segments.tasks.len()];
+/// A task that so large a share of interrupts and timers wakes is not held back by one of them once in a while.
+const SELDOM: f64 = 0.1;
+
+/// Which tasks have wakeups by interrupts and timers that come so long after their own segments: those that hardly have
+/// any, and those where it shows.
+///
+/// It shows by the variances of what passes between two such wakeups. Of that is x up to the end of the task's last segment,
+/// and g from there on. Where g is the same whatever x is, their sum varies by both; where the wakeup has its own time, g makes
+/// up for x and the sum varies less. Only where g itself varies much less than its mean: wakeups that are
+/// exponentially far apart have no memory, and come so long after anything.
+fn relative_tasks(segments: &Segments) -> Vec<bool> {
+    const FEWEST: usize = 40;
+    let tasks = segments.tasks.len();
+    let mut external = vec![vec![]; tasks];
+    let mut coupled = vec![0usize; tasks];
+    let mut before: Vec<[Option<u64>; 2]> = vec![[None; 2]; tasks];
     for row in &segments.rows {
-        if row.cause != Cause::Preempted {
-            of_task[row.task as usize][usize::from(matches!(row.cause, Cause::Task { .. }))] += 1;
+        let [ended_ns, woken_before_ns] = &mut before[row.task as usize];
+        match row.cause {
+            Cause::Task { .. } => coupled[row.task as usize] += 1,
+            Cause::Timer { woken_ns } | Cause::Interrupt { woken_ns } => {
+                if let (Some(ended_ns), Some(before_ns)) = (*ended_ns, *woken_before_ns) {
+                    let x = ended_ns.saturating_sub(before_ns) as f64;
+                    external[row.task as usize].push((x, woken_ns.saturating_sub(ended_ns) as f64));
+                }
+                *woken_before_ns = Some(woken_ns);
+            }
+            Cause::Preempted | Cause::Unknown => {}
         }
+        *ended_ns = Some(row.end_ns());
     }
-    of_task.iter().map(|[others, coupled]| coupled > others).collect()
+    let shows = |pairs: &mut Vec<(f64, f64)>| {
+        // Without the longest twentieth of either: one pause of a second would be all that is seen.
+        for of in [|pair: &(f64, f64)| pair.0, |pair: &(f64, f64)| pair.1] {
+            pairs.sort_by(|a, b| of(a).total_cmp(&of(b)));
+            pairs.truncate(pairs.len() - pairs.len() / 20);
+        }
+        let n = pairs.len() as f64;
+        let mean = |of: &dyn Fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / n;
+        let (x, g) = (mean(&|pair| pair.0), mean(&|pair| pair.1));
+        let (xx, gg) = (mean(&|pair| (pair.0 - x).powi(2)), mean(&|pair| (pair.1 - g).powi(2)));
+        // By how much g falls where x rises by 1: 0 of relative ones, 1 of absolute ones.
+        let falls = -mean(&|pair| (pair.0 - x) * (pair.1 - g)) / xx.max(1.0);
+        let uncertain = 2.0 * (gg / xx.max(1.0) / n).sqrt();
+        pairs.len() >= FEWEST && gg.sqrt() < 0.5 * g && falls.abs() + uncertain < 0.5
+    };
+    let is_relative = |(pairs, coupled): (&mut Vec<(f64, f64)>, &usize)| {
+        let externals = pairs.len() as f64;
+        externals < SELDOM * (externals + *coupled as f64) || shows(pairs)
+    };
+    external.iter_mut().zip(&coupled).map(is_relative).collect()
 }
 
 /// A segment wakes the task of another.
@@ -120,6 +162,14 @@ impl Program {
         let mut cpus = HashMap::new();
         let mut last: Vec<Option<u32>> = vec![None; segments.tasks.len()];
         let mut of_task = vec![0u64; segments.tasks.len()];
+        rows.iter().for_each(|row| of_task[row.task as usize] += 1);
+        let most = of_task.iter().copied().max().unwrap_or(0) as f64;
+        let leads = |task: usize| of_task[task] as f64 >= LEADS * most && of_task[task] > 0;
+        let is_helper = |waker: u32| {
+            let by = &rows[waker as usize];
+            let is_woken = matches!(by.cause, Cause::Task { .. } | Cause::Preempted);
+            external.is_by_task() && !is_woken && !leads(by.task as usize)
+        };
         let mut program = Program {
             rows: Vec::with_capacity(rows.len()),
             wakeups: vec![],
@@ -132,18 +182,17 @@ impl Program {
             after_halts_ns: None,
             leading: vec![],
         };
-        let driven = driven(segments);
+        let relative = if external.is_by_task() { relative_tasks(segments) } else { vec![] };
         let is_relative = |task: u32| match external {
             External::Absolute => false,
-            External::Relative => true,
-            External::ByTask => driven[task as usize],
+            External::Relative | External::ByTaskElseRelative => true,
+            External::ByTask => relative[task as usize],
         };
         let mut wakeups: Vec<(u32, Wakeup)> = vec![];
         for (number, (row, &after_halt)) in (0u32..).zip(rows.iter().zip(&halted)) {
             let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
             let cpu = *cpus.entry(row.cpu).or_insert(count);
             let before = last[row.task as usize].replace(number);
-            of_task[row.task as usize] += 1;
             let ended_ns = before.map(|before| rows[before as usize].end_ns());
             match before {
                 Some(before) => program.rows[before as usize].next = Some(number),
@@ -155,14 +204,15 @@ impl Program {
             let ready_ns = woken_ns.or(ended_ns.filter(|_| row.cause == Cause::Preempted));
             let ready_ns = ready_ns.unwrap_or(row.start_ns).max(ended_ns.unwrap_or(0));
             let arrival = match (row.cause, ended_ns) {
-                (Cause::Task { waker, offset_ns }, _) if waker < number => {
+                (Cause::Task { waker, offset_ns }, _) if waker < number && !is_helper(waker) => {
                     wakeups.push((waker, Wakeup { offset_ns, woken: number }));
                     Arrival::Woken
                 }
                 (Cause::Preempted, Some(_)) => Arrival::After(0, ready_ns),
-                (Cause::Timer { .. } | Cause::Interrupt { .. } | Cause::Unknown, Some(ended_ns))
-                    if is_relative(row.task) =>
-                {
+                (
+                    Cause::Timer { .. } | Cause::Interrupt { .. } | Cause::Task { .. } | Cause::Unknown,
+                    Some(ended_ns),
+                ) if is_relative(row.task) => {
                     let ns = (ready_ns - ended_ns).saturating_sub(hidden_ns);
                     Arrival::After(ns, ready_ns)
                 }
@@ -183,12 +233,7 @@ impl Program {
         }
         program.cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
         program.take_off(wakeups, &halted, rows.iter().map(|row| row.cpu).collect());
-        let most = of_task.iter().copied().max().unwrap_or(0) as f64;
-        program.leading = (0u32..)
-            .zip(&of_task)
-            .filter(|(_, segments)| **segments as f64 >= LEADS * most && **segments > 0)
-            .map(|(task, _)| task)
-            .collect();
+        program.leading = (0u32..).take(segments.tasks.len()).filter(|task| leads(*task as usize)).collect();
         for (row, segment) in program.rows.iter_mut().zip(rows) {
             row.leads = program.leading.binary_search(&segment.task).is_ok();
         }

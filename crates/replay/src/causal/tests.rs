@@ -34,7 +34,7 @@ fn segments(tasks: usize, rows: Vec<Segment>) -> Segments {
 fn starts(program: &Program, rule: &Rule, latency: Latency) -> Vec<(u64, bool)> {
     let mut starts = vec![(u64::MAX, false); program.rows.len()];
     let see = |segment, at_ns, idled| starts[segment as usize] = (at_ns, idled == Some(true));
-    let outcome = program.run(rule, latency, None, see).unwrap();
+    let outcome = program.run(rule, Windows::Zero, latency, None, see).unwrap();
     assert_eq!(outcome.segments, program.rows.len() as u64);
     starts
 }
@@ -157,7 +157,7 @@ fn two_that_wake_each_other_take_work_and_latency() {
     let period_ns = 5_000 + 4_000 + 20_000;
     assert_eq!(halts[2_001 - 1 - 1].0 - halts[1_001].0, 998 * period_ns);
     assert!(halts[2..].iter().all(|start| start.1));
-    let rate = |rule: &Rule| program.replay(rule).unwrap().work_per_s().unwrap();
+    let rate = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     // The recording ends when the polling pair has done its work.
     assert!((rate(&Rule::Always) / (1e9 / 6_800.0) - 1.0).abs() < 0.01);
     assert!((rate(&Rule::Never) / (1e9 / period_ns as f64) - 1.0).abs() < 0.01);
@@ -476,16 +476,16 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // What is assumed of it where a recording does not show it.
     let constants = Constants { longer_segment_ns: 1_000, ..CONSTANTS };
     let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, constants, &[]);
-    let truth = |rule: &Rule| program.replay(rule).unwrap().work_per_s().unwrap();
+    let truth = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     let (polls, halts) = (truth(&Rule::Always), truth(&Rule::Never));
-    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, Nanos(20_000), None);
+    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, None);
     let predictor = predictor.unwrap().unwrap();
     let Estimates { after_poll, after_halt, .. } = predictor.estimates;
     assert_eq!((after_poll.ns, after_poll.low_ns, after_poll.high_ns), (1_800, 1_800, 1_800));
     assert!(after_poll.seen > 900 && after_halt.seen == 0);
-    let own = predictor.own_error();
-    assert!(own.low.abs() < 0.01 && own.high.abs() < 0.01, "{own:?}");
-    let work = predictor.predict(&Rule::Never).unwrap();
+    assert!(predictor.own_error.abs() < 0.01, "{}", predictor.own_error);
+    let judged = predictor.judge(&[Rule::Always, Rule::Never]).unwrap();
+    let work = judged.work(1, Nanos(20_000));
     assert!((work.speed.middle / (halts / polls) - 1.0).abs() < 0.05, "{work:?}");
     assert!(work.speed.low < halts / polls && halts / polls < work.speed.high, "{work:?}");
     // Each unit of work has a halt and nothing else.
@@ -502,7 +502,7 @@ fn what_seldom_wakes_a_task_does_not_hold_it_back() {
     recorded.rows[901].cause = Cause::Unknown;
     let faster = |external| {
         let program = Program::without(&recorded, external, CONSTANTS, &[]);
-        program.replay(&Rule::Always).unwrap().span_ns
+        program.replay(&Rule::Always, Windows::Zero).unwrap().span_ns
     };
     assert!(faster(External::ByTask) < faster(External::Absolute) / 2);
     assert_eq!(faster(External::ByTask), faster(External::Relative));
@@ -526,7 +526,65 @@ fn a_segment_that_follows_another_has_no_wakeup_latency() {
             *waker = shifted(*waker);
         }
     }
-    let predictor = Predictor::new(&recorded, &Rule::Never, Nanos(20_000), None).unwrap().unwrap();
+    let predictor = Predictor::new(&recorded, &Rule::Never, None).unwrap().unwrap();
     let late = predictor.estimates.after_poll;
     assert!((800..900).contains(&late.seen) && late.low_ns == 20_000, "{late:?}");
+}
+
+/// From halts the default is advised, at which each wakes the other within its poll, and from the default nothing.
+#[test]
+fn a_load_that_waits_for_itself_is_advised_to_poll() {
+    let advised = |present: Rule, latency_ns: u64, halted: bool| {
+        let mut recorded = ping_pong(5_000, latency_ns, 1_500);
+        recorded.rows.iter_mut().for_each(|row| row.halted = Some(halted));
+        let Rule::Layer(setting) = present else { unreachable!() };
+        let predictor = Predictor::new(&recorded, &present, None).unwrap().unwrap();
+        let task = Task {
+            predictor: &predictor,
+            present: setting,
+            goal: crate::advice::Goal::LeastCost,
+            halt_cost: Nanos(20_000),
+            wakeup_latency: &crate::WakeupLatency::constant(Nanos(20_000)),
+            worth_a_change: crate::advice::Worth::default(),
+            progress: &|| (),
+        };
+        let advice = advise(&task).unwrap();
+        let figures = |setting: &Setting| advice.row(setting).unwrap().work;
+        (advice.verdict, advice.chosen.map(|chosen| figures(&chosen)), figures(&setting))
+    };
+    let (verdict, chosen, present) = advised(haltpoll(0), 20_000, true);
+    let chosen = chosen.unwrap();
+    assert!(verdict.is_change() && chosen.cost_ns.high < present.cost_ns.low, "{chosen:?} {present:?}");
+    assert!(chosen.speed.low > 1.5, "{chosen:?}");
+    let (verdict, _, present) = advised(haltpoll(200_000), 1_800, false);
+    assert!(!verdict.is_change(), "{verdict:?}");
+    assert!(present.speed.low == 1.0 && present.speed.high == 1.0, "{present:?}");
+}
+
+/// Sleeps of one length follow a task's own segments however long those are; ticks of a clock do not.
+#[test]
+fn sleeps_are_told_from_ticks() {
+    let recorded = |is_sleep: bool| {
+        let (mut rows, mut ended_ns) = (vec![], 0);
+        for number in 0..400u64 {
+            let run_ns = 5_000 + number * 7_919 % 40_000;
+            let sleep_ns = 100_000 + number * 104_729 % 10_000;
+            let woken_ns = if is_sleep { ended_ns + sleep_ns } else { (number + 1) * 150_000 };
+            let start_ns = woken_ns + 2_000;
+            let cause = Cause::Timer { woken_ns };
+            rows.push(Segment { task: 0, cpu: 0, start_ns, run_ns, cause, halted: Some(true) });
+            ended_ns = start_ns + run_ns;
+        }
+        segments(1, rows)
+    };
+    let constants = Constants { external_halt_ns: 2_000, hidden_ns: 0, longer_segment_ns: 0, ..CONSTANTS };
+    let span_ns = |segments: &Segments, external| {
+        let program =
+            Program::without(segments, external, Constants { external_poll_ns: 1_000, ..constants }, &[]);
+        program.replay(&Rule::Always, Windows::Zero).unwrap().span_ns
+    };
+    let (sleeps, ticks) = (recorded(true), recorded(false));
+    assert_eq!(span_ns(&sleeps, External::ByTask), span_ns(&sleeps, External::Relative));
+    assert!(span_ns(&sleeps, External::ByTask) < span_ns(&sleeps, External::Absolute));
+    assert_eq!(span_ns(&ticks, External::ByTask), span_ns(&ticks, External::Absolute));
 }

@@ -214,6 +214,7 @@ fn best(
             halt_cost,
             wakeup_latency,
             worth_a_change: Worth::default(),
+            decided: None,
             progress: &|episodes| bar.inc(episodes),
         });
         bar.finish_and_clear();

@@ -1,5 +1,6 @@
 //! `dwell tune --plan`: the recommended setting as a plan for `dwell apply`.
 
+use super::Tuned;
 use crate::model::Model;
 use crate::overwrite::may_write;
 use anyhow::{Context, bail};
@@ -12,7 +13,6 @@ use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::{Metadata, Reader, newfile};
-use dwell_replay::advice::Advice;
 use std::path::{Path, PathBuf};
 
 /// The release of a QEMU and what its I/O thread has now.
@@ -99,7 +99,7 @@ impl PlanArgs {
     /// Writes the plan, if there is anything to plan.
     pub(super) fn write(
         &self,
-        advice: &Advice,
+        tuned: &Tuned,
         model: &Model,
         metadata: &Metadata,
         facts: RecordingFacts,
@@ -107,9 +107,13 @@ impl PlanArgs {
     ) -> anyhow::Result<()> {
         let Some(path) = &self.plan else { return Ok(()) };
         let (_, recorded) = model.present(metadata);
-        let Some(plan) = Plan::of(advice, metadata, recorded, facts, target) else {
+        let Some(plan) = Plan::of(&tuned.advice, metadata, recorded, facts, target) else {
             eprintln!("the advice is to leave the present setting: no plan is written to {}", path.display());
             return Ok(());
+        };
+        let plan = match &tuned.work {
+            Some(work) => work.plan(plan, &tuned.words),
+            None => plan,
         };
         finish(path, &plan, metadata, self.force)
     }

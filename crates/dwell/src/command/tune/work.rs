@@ -2,20 +2,19 @@
 
 use crate::model::Model;
 use crate::output;
+use crate::progress;
+use dwell_knobs::plan::{Effect, Plan};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::{CauseShares, Reader};
-use dwell_replay::causal::{Estimates, Predictor, Range, Work};
-use dwell_replay::{Rule, Values};
+use dwell_replay::advice::{Conclusion, Goal, Worth};
+use dwell_replay::causal::{self, Estimates, Predictor, Range, RowByWork, Task};
+use dwell_replay::tune::Decided;
+use dwell_replay::{Figure, Rule, Values};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio};
 use serde::Serialize;
 
-/// The maxima that are compared \[us\].
-const MAXIMA_US: [i64; 9] = [0, 10, 20, 50, 100, 200, 500, 1_000, 2_000];
-/// The parameter with the maximum.
-const MAXIMUM: &str = "guest_halt_poll_ns";
-
-/// Settings by the work done under them.
+/// Advice by the work done.
 #[derive(Serialize)]
 pub(crate) struct ByWork {
     causes: CauseShares,
@@ -23,20 +22,16 @@ pub(crate) struct ByWork {
     unit_of_work: Vec<String>,
     recorded_work_per_s: f64,
     /// By how much a replay of the present setting is faster than the recording, as a share.
-    own_error: Range,
+    own_error: f64,
     constants: Estimates,
-    /// The present setting first.
-    settings: Vec<SettingByWork>,
-    #[serde(skip)]
-    recommended: Option<usize>,
-}
-
-#[derive(Serialize)]
-struct SettingByWork {
-    role: &'static str,
-    setting: Values,
     #[serde(flatten)]
-    work: Work,
+    advice: causal::ByWork,
+    #[serde(skip)]
+    present: Setting,
+    #[serde(skip)]
+    goal: Goal,
+    #[serde(skip)]
+    predictor: Predictor,
 }
 
 impl ByWork {
@@ -45,58 +40,117 @@ impl ByWork {
         reader: &Reader,
         model: &Model,
         present: Setting,
-        recommended: Option<Setting>,
+        goal: Goal,
+        worth_a_change: Worth,
     ) -> anyhow::Result<Option<ByWork>> {
         let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
             return Ok(None);
         };
-        let rule = Rule::Layer(present);
-        let after_halt = model.known_latency();
-        let Some(predictor) = Predictor::new(&segments, &rule, model.halt_cost, after_halt)? else {
+        let Some(predictor) = Predictor::new(&segments, &Rule::Layer(present), model.known_latency())? else {
             return Ok(None);
         };
-        let mut asked = vec![("present", present)];
-        asked.extend(recommended.map(|setting| ("recommended", setting)));
-        for us in MAXIMA_US {
-            let mut setting = present;
-            setting.set(MAXIMUM, us * 1_000)?;
-            if asked.iter().all(|(_, other)| *other != setting) {
-                asked.push(("", setting));
-            }
-        }
-        let mut settings = vec![];
-        for (role, setting) in asked {
-            let work = predictor.predict(&Rule::Layer(setting))?;
-            settings.push(SettingByWork { role, setting: Values::from(&setting), work });
-        }
+        let bar = progress::steps(causal::STEPS, "replaying causes");
+        let advice = causal::advise(&Task {
+            predictor: &predictor,
+            present,
+            goal,
+            halt_cost: model.halt_cost,
+            wakeup_latency: &model.wakeup_latency,
+            worth_a_change,
+            progress: &|| bar.inc(1),
+        });
+        bar.finish_and_clear();
         let name = |task: &u32| segments.tasks.get(*task as usize).cloned().unwrap_or_default();
         Ok(Some(ByWork {
             causes: segments.shares(),
             unit_of_work: predictor.leading().iter().map(name).collect(),
             recorded_work_per_s: predictor.recorded_per_s,
-            own_error: predictor.own_error(),
+            own_error: predictor.own_error,
             constants: predictor.estimates,
-            settings,
-            recommended: recommended.map(|_| 1),
+            advice: advice?,
+            present,
+            goal,
+            predictor,
         }))
     }
 
-    /// What of the advice does not hold for the work.
-    pub(super) fn contradiction(&self) -> Option<String> {
-        let (present, recommended) = (self.settings.first()?, self.settings.get(self.recommended?)?);
-        let (speed, cost) = (recommended.work.speed, recommended.work.cost_ns);
-        let costs_more = cost.middle > present.work.cost_ns.middle;
-        (costs_more || speed.middle < SLOWER).then(|| {
+    /// What the other search is to take over.
+    pub(super) fn decided(&self) -> Decided {
+        self.advice.decided()
+    }
+
+    /// The advice as a sentence, and why it is not what idle times as recorded would advise.
+    pub(super) fn advice(&mut self, by_idle_times: Option<Setting>, model: &Model) -> anyhow::Result<String> {
+        let recommended = self.advice.chosen.filter(|_| self.advice.verdict.is_change());
+        let words = self.sentence();
+        if by_idle_times == recommended {
+            return Ok(words);
+        }
+        let differing =
+            |setting: Setting| Values::from(&setting).differing_from(&Values::from(&self.present));
+        let would =
+            by_idle_times.map_or("leave it".to_owned(), |setting| format!("set {}", differing(setting)));
+        let (name, setting) = match (by_idle_times, recommended) {
+            (Some(setting), _) => ("that setting", setting),
+            (None, other) => ("the setting by work", other.unwrap_or(self.present)),
+        };
+        let row = self.advice.compare(&self.predictor, self.present, setting, model.halt_cost)?;
+        Ok(format!(
+            "{words}. With the idle times as recorded the advice would be: {would}. They would not stay as recorded: under \
+             {name} the load does {} ({}) times the work a second, at {} ({}) a unit",
+            ratio(row.work.speed.middle),
+            between(row.work.speed, ratio),
+            duration(row.work.cost_ns.middle),
+            between(row.work.cost_ns, duration),
+        ))
+    }
+
+    fn sentence(&self) -> String {
+        let chosen = self.advice.chosen.unwrap_or(self.present);
+        let differing = Values::from(&chosen).differing_from(&Values::from(&self.present));
+        let unit = match self.goal.figure() {
+            Figure::Cost => "cost",
+            figure => figure.words(),
+        };
+        let gain = self.advice.gain.map_or_else(String::new, |gain| {
+            let speed = self.advice.row(&chosen).map(|row| row.work.speed);
+            let speed = speed.map_or_else(String::new, |speed| {
+                format!(", at {} ({}) times the work a second", ratio(speed.middle), between(speed, ratio))
+            });
             format!(
-                "This does not hold for the work: with causes replayed, it does {} ({}) times the work a second, at {} ({}) \
-                 a unit of work instead of {}",
-                ratio(speed.middle),
-                between(speed, ratio),
-                duration(cost.middle),
-                between(cost, duration),
-                duration(present.work.cost_ns.middle)
+                "{} less {unit} for a unit of work than under the present setting (range {} to {}){speed}",
+                percent(gain.share.value),
+                percent(gain.share.low),
+                percent(gain.share.high)
             )
-        })
+        });
+        match self.advice.verdict {
+            Conclusion::Change => format!("set {differing}: by work, {gain}"),
+            Conclusion::AlreadyBest => {
+                "leave it: by work, of all settings tried the present one is best on the first half"
+                    .to_owned()
+            }
+            Conclusion::WithinNoise | Conclusion::Loss => format!(
+                "leave it: by work, {differing} was best on the first half, but its range on the second does not exclude that it \
+                 is worse than the present setting, the default or never: {gain}"
+            ),
+            Conclusion::TooSmall => format!("leave it: by work, {differing} is not worth a change: {gain}"),
+            Conclusion::MissedLimit => {
+                format!(
+                    "leave it: by work, {differing} kept the limit on the first half and broke it on the second"
+                )
+            }
+            Conclusion::Unattainable => {
+                "leave it: by work, none of the settings tried meets the limit on the first half".to_owned()
+            }
+        }
+    }
+
+    /// The plan with what is predicted by work.
+    pub(super) fn plan(&self, plan: Plan, words: &str) -> Plan {
+        let [present, recommended] = self.advice.priced.clone();
+        let effect = Effect { present, recommended, gain: self.advice.gain, ..Effect::default() };
+        Plan { advice: words.to_owned(), effect, ..plan }
     }
 
     /// As text.
@@ -106,13 +160,15 @@ impl ByWork {
         let opening = format!(
             "By work: causes were replayed, which let the idle times change with the setting; the table above keeps \
              those of the recording. {} of {} segments were woken by recorded tasks. Unit of work: a segment of {}; {} a second \
-             were recorded, and the present setting replayed does {} of that. In brackets: both ends of the constants, and \
-             interrupts and timers at their own times or so long after a request.",
+             were recorded, and the present setting replayed does {} of that. {} settings were tried on the first half; \
+             figures are of the second. In brackets: what the constants, the recording's length, the times of interrupts and \
+             the model's measured error leave open.",
             percent(self.causes.coupled as f64 / self.causes.segments.max(1) as f64),
             count(self.causes.segments.into()),
             names.join(", "),
             format_args!("{:.0}", self.recorded_work_per_s),
-            percent(1.0 + self.own_error.middle),
+            percent(1.0 + self.own_error),
+            count(self.advice.settings_tried as u128),
         );
         format!(
             "\n{}\n{}\n{}",
@@ -123,12 +179,12 @@ impl ByWork {
     }
 
     fn table(&self) -> Table {
-        let present = self.settings.first().map(|row| row.setting.clone()).unwrap_or_default();
-        let setting = |row: &SettingByWork| {
+        let present = self.advice.settings.first().map(|row| row.setting.clone()).unwrap_or_default();
+        let setting = |row: &RowByWork| {
             let differing = row.setting.differing_from(&present);
             if differing.is_empty() { row.setting.to_string() } else { differing.to_string() }
         };
-        Table::of(&self.settings)
+        Table::of(&self.advice.settings)
             .column(Column::text("policy", "role"), |row| row.role)
             .column(Column::number("speed", "speed"), |row| Cell::Ratio(row.work.speed.middle))
             .column(Column::text("", "speed_range"), |row| format!("({})", between(row.work.speed, ratio)))
@@ -143,10 +199,13 @@ impl ByWork {
     }
 
     fn sources(&self) -> String {
-        let Estimates { after_poll, after_halt, ipi, longer_segment, hidden } = self.constants;
+        let Estimates { after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden } =
+            self.constants;
         let named = [
-            ("wakeup after a poll", after_poll),
+            ("wakeup by a task after a poll", after_poll),
             ("after a halt", after_halt),
+            ("by an interrupt or timer after a poll", external_poll),
+            ("after a halt", external_halt),
             ("interrupt, for the waker", ipi),
             ("longer segment after a halt", longer_segment),
             ("part of a halt that hides an interrupt", hidden),
@@ -162,9 +221,6 @@ impl ByWork {
         format!("Constants: {}. The scheduler's choice of CPUs is taken to stay.", words.join("; "))
     }
 }
-
-/// Less work than this share of the present setting's is less.
-const SLOWER: f64 = 0.98;
 
 fn between(range: Range, words: impl Fn(f64) -> String) -> String {
     format!("{} to {}", words(range.low), words(range.high))

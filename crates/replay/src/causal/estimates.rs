@@ -1,0 +1,244 @@
+//! What a recording shows of the constants, with intervals, and what is assumed of the rest.
+
+use super::{Constants, External, Program};
+use crate::latency::{QUANTILES, quantiles};
+use crate::rule::{Rule, RuleError};
+use dwell_policy::Nanos;
+use dwell_recording::{Cause, Segments};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A constant must have been seen so many times before a recording is taken for its source.
+pub(super) const FEWEST: usize = 20;
+
+/// A constant with its interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Estimate {
+    /// \[ns\].
+    pub ns: u64,
+    /// \[ns\].
+    pub low_ns: u64,
+    /// \[ns\].
+    pub high_ns: u64,
+    /// How many wakeups of the recording it is from, with a 95 % interval; 0: it is assumed.
+    pub seen: u64,
+}
+
+impl Estimate {
+    const fn assumed(ns: u64, low_ns: u64, high_ns: u64) -> Estimate {
+        Estimate { ns, low_ns, high_ns, seen: 0 }
+    }
+
+    /// The median and its interval by order statistics; `None` of too few values.
+    fn of(mut values: Vec<u64>) -> Option<Estimate> {
+        values.sort_unstable();
+        let count = values.len();
+        // The normal approximation of the binomial distribution: 1.96 standard deviations are 0.98 roots of the count.
+        let (middle, beside) = (count / 2, count.isqrt() + 1);
+        let at = |place: usize| values.get(place.min(count.saturating_sub(1))).copied();
+        let (ns, low_ns, high_ns) =
+            (at(middle)?, at(middle.saturating_sub(beside))?, at(middle.saturating_add(beside))?);
+        (count >= FEWEST).then_some(Estimate { ns, low_ns, high_ns, seen: count as u64 })
+    }
+
+    /// Of a halt among many, by halts among many polls: those were 1.05 to 1.9 times as long for eight loads, a host that polls
+    /// for idle vCPUs itself having stopped that.
+    const fn among_many(self) -> Estimate {
+        Estimate { ns: self.ns * 3 / 4, low_ns: self.low_ns / 2, ..self }
+    }
+
+    /// How much more the first is than the second, at least 0.
+    fn difference(more: Estimate, less: Estimate) -> Estimate {
+        Estimate {
+            ns: more.ns.saturating_sub(less.ns),
+            low_ns: more.low_ns.saturating_sub(less.high_ns),
+            high_ns: more.high_ns.saturating_sub(less.low_ns),
+            seen: more.seen.min(less.seen),
+        }
+    }
+}
+
+/// The [`Constants`], each with its interval and source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Estimates {
+    /// From a wakeup by another task to running, after a poll.
+    pub after_poll: Estimate,
+    /// From a wakeup by another task to running, after a halt.
+    pub after_halt: Estimate,
+    /// From a wakeup by an interrupt or timer to running, after a poll.
+    pub external_poll: Estimate,
+    /// From a wakeup by an interrupt or timer to running, after a halt.
+    pub external_halt: Estimate,
+    /// What the waker pays for ending a halt.
+    pub ipi: Estimate,
+    /// How much longer the first segment after a halt is.
+    pub longer_segment: Estimate,
+    /// What of a halt hides an interrupt.
+    pub hidden: Estimate,
+}
+
+/// What constants are assumed to be where a recording does not show them: about what they were on the one machine
+/// where they were measured, a nested guest of 2 vCPUs, with intervals as wide as what loads differ by there
+/// (`experiments/guest-loads/README.md`). An interrupt waits for the whole of a halt where another CPU handles it (24 us, a
+/// disk), and a timer for part of it (11 us).
+const ASSUMED: Estimates = Estimates {
+    after_poll: Estimate::assumed(2_000, 1_000, 4_000),
+    after_halt: Estimate::assumed(20_000, 10_000, 40_000),
+    external_poll: Estimate::assumed(4_000, 2_000, 8_000),
+    external_halt: Estimate::assumed(16_000, 8_000, 32_000),
+    ipi: Estimate::assumed(5_000, 0, 20_000),
+    longer_segment: Estimate::assumed(1_000, 0, 5_000),
+    hidden: Estimate::assumed(3_000, 0, 6_000),
+};
+
+/// Where fewer than one idle time in so many halts, its latency is not that of a halt among many.
+const SELDOM: usize = 20;
+
+impl Estimates {
+    /// Estimates what the recording shows: latencies of wakeups by tasks, and the lengths of segments of one task before
+    /// and after its waking of another, after polls and after halts. `after_halt` takes the place of what
+    /// is assumed where there was no halt.
+    ///
+    /// Also the latencies of halts, as quantiles, where there are enough.
+    pub(super) fn of(
+        segments: &Segments,
+        before: &Before,
+        after_halt: Option<Nanos>,
+    ) -> (Estimates, Option<[u64; QUANTILES]>) {
+        let mut late = [vec![], vec![]];
+        let mut external = [vec![], vec![]];
+        // Lengths of segments that began with an idle time.
+        let mut runs = vec![];
+        // By task, and whether there was a halt.
+        let mut until_waking: BTreeMap<(u32, bool), Vec<u64>> = BTreeMap::new();
+        let mut after_waking: BTreeMap<(u32, bool), Vec<u64>> = BTreeMap::new();
+        let mut woken_by_it = vec![0u32; segments.rows.len()];
+        for row in &segments.rows {
+            if let Cause::Task { waker, .. } = row.cause {
+                woken_by_it[waker as usize] += 1;
+            }
+        }
+        for (place, row) in segments.rows.iter().enumerate() {
+            let Some(halted) = before.idled(place) else { continue };
+            runs.push(row.run_ns);
+            if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
+                if woken_by_it[place] == 0 {
+                    until_waking.entry((row.task, halted)).or_default().push(row.run_ns);
+                }
+                external[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
+            }
+            let Cause::Task { waker, offset_ns } = row.cause else { continue };
+            let by = segments.rows[waker as usize];
+            if by.cpu == row.cpu {
+                continue;
+            }
+            let woken_ns = by.start_ns.saturating_add(offset_ns);
+            late[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
+            if woken_by_it[waker as usize] == 1 {
+                after_waking.entry((by.task, halted)).or_default().push(by.run_ns.saturating_sub(offset_ns));
+                if let Some(halted) = before.idled(waker as usize) {
+                    until_waking.entry((by.task, halted)).or_default().push(offset_ns);
+                }
+            }
+        }
+        let [polled, mut halted] = late;
+        let assumed = match after_halt {
+            Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
+            None => ASSUMED.after_halt,
+        };
+        let is_seldom = halted.len() >= FEWEST && halted.len().saturating_mul(SELDOM) < polled.len();
+        halted.sort_unstable();
+        let spread = quantiles(&halted).filter(|_| halted.len() >= FEWEST);
+        let is_rare = are_rare(polled.len(), halted.len());
+        let after_poll = Estimate::of(polled).filter(|_| !is_rare);
+        let after_halt = Estimate::of(halted).unwrap_or(assumed);
+        let [polled, halted] = external;
+        let is_rare = are_rare(polled.len(), halted.len());
+        // What runs long has more to lose: of one in Python it was 32 us, of fio 6.
+        let half_ns = Estimate::of(runs).map_or(0, |of| of.ns / 2);
+        let longer_segment =
+            Estimate { high_ns: half_ns.max(ASSUMED.longer_segment.high_ns), ..ASSUMED.longer_segment };
+        let estimates = Estimates {
+            after_poll: after_poll.unwrap_or(ASSUMED.after_poll),
+            after_halt: if is_seldom { after_halt.among_many() } else { after_halt },
+            external_poll: Estimate::of(polled).filter(|_| !is_rare).unwrap_or(ASSUMED.external_poll),
+            external_halt: Estimate::of(halted).unwrap_or(ASSUMED.external_halt),
+            ipi: of_halts(after_waking).unwrap_or(ASSUMED.ipi),
+            longer_segment: of_halts(until_waking).unwrap_or(longer_segment),
+            hidden: ASSUMED.hidden,
+        };
+        (estimates, spread)
+    }
+
+    /// In the order of the fields.
+    pub(super) const fn all(&self) -> [Estimate; 7] {
+        let Estimates { after_poll, after_halt, external_poll, external_halt, .. } = *self;
+        [after_poll, after_halt, external_poll, external_halt, self.ipi, self.longer_segment, self.hidden]
+    }
+}
+
+impl Constants {
+    /// In the order of the fields of [`Estimates`].
+    pub(super) const fn of(values: [u64; 7]) -> Constants {
+        let [after_poll_ns, after_halt_ns, external_poll_ns, external_halt_ns, ..] = values;
+        let [.., ipi_ns, longer_segment_ns, hidden_ns] = values;
+        Constants {
+            after_poll_ns,
+            external_poll_ns,
+            after_halt_ns,
+            external_halt_ns,
+            ipi_ns,
+            longer_segment_ns,
+            hidden_ns,
+        }
+    }
+}
+
+/// Whether polls show no constant: fewer than one in fifty halts are those of windows that a setting that never polls has
+/// left, or what was taken for polls. Halts are halts however rare.
+const fn are_rare(polls: usize, halts: usize) -> bool {
+    polls.saturating_mul(50) < halts
+}
+
+/// How much halts add, of the task of which the most is known.
+fn of_halts(lengths: BTreeMap<(u32, bool), Vec<u64>>) -> Option<Estimate> {
+    let both = lengths.iter().filter(|((_, halted), _)| *halted).filter_map(|((task, _), halted)| {
+        let polled = lengths.get(&(*task, false))?;
+        let fewer = halted.len().min(polled.len());
+        (!are_rare(polled.len(), halted.len())).then_some((fewer, halted, polled))
+    });
+    let (_, halted, polled) = both.max_by_key(|(fewer, ..)| *fewer)?;
+    Some(Estimate::difference(Estimate::of(halted.clone())?, Estimate::of(polled.clone())?))
+}
+
+/// What each segment's CPU did right before it, by the recording or else by the rule that was in force.
+pub(super) struct Before {
+    idled: Vec<Option<bool>>,
+}
+
+impl Before {
+    pub(super) fn of(segments: &Segments, present: &Rule) -> Result<Before, RuleError> {
+        let mut idled = Program::new(segments, External::Absolute).as_recorded(present)?.0;
+        // By CPU, when the segment before ended.
+        let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
+        for (idled, row) in idled.iter_mut().zip(&segments.rows) {
+            let before = ended.insert(row.cpu, row.end_ns());
+            if before == Some(row.start_ns) {
+                // Another task was switched out for it, whose own wakeup may not have been seen.
+                *idled = None;
+            } else if let (Some(halted), Some(recorded)) = (idled.as_mut(), row.halted) {
+                *halted = recorded;
+            }
+        }
+        Ok(Before { idled })
+    }
+
+    /// `Some(true)`: halted; `Some(false)`: polled; `None`: did not idle.
+    fn idled(&self, segment: usize) -> Option<bool> {
+        self.idled.get(segment).copied().flatten()
+    }
+
+    pub(super) fn halted(&self) -> Vec<bool> {
+        self.idled.iter().map(|idled| *idled == Some(true)).collect()
+    }
+}
