@@ -14,10 +14,9 @@
 //! 4. With the length *h* of the whole halt and the maximum *mx*: invalid wakeup, shrink; *mx* = 0, drop to zero;
 //!    *h* within the value, keep it; *h* > *mx*, shrink; both below *mx*, grow.
 //!
-//! [`Vcpu::halt`] is this routine in time, over an [`Environment`] that gives the clock, the wakeup condition and the
-//! sleep. [`Vcpu::enter`] and [`Vcpu::decide`] are its steps 1 and 4, and [`HaltPoll`] joins the two into a
-//! [`Policy`] for a replay, where time is continuous and a poll ends exactly at its
-//! window or at the wakeup.
+//! [`Vcpu::enter`] and [`Vcpu::decide`] are its steps 1 and 4, and [`HaltPoll`] joins the two into a [`Policy`] for a
+//! replay, where time is continuous and a poll ends exactly at its window or at the wakeup. The whole routine in time is
+//! a part of the conformance test.
 //!
 //! # What differs between versions
 //! [`Revision`] lists them. The maximum is read live in 5.4, copied when the VM is created in 5.8 to 6.0, and since 6.1

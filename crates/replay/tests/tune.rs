@@ -170,6 +170,7 @@ fn a_certain_gain_of_a_sliver_of_a_cpu_is_not_worth_a_change() {
             halt_cost: HALT_COST,
             wakeup_latency: &WakeupLatency::constant(HALT_COST),
             worth_a_change,
+            decided: None,
             progress: &|_| {},
         };
         tune(&task).unwrap()
