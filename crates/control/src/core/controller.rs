@@ -157,15 +157,18 @@ impl Controller {
     }
 
     /// What was counted of so many CPUs, of all together, in the `ns` before now. If that shows another load the next
-    /// decision is due at once, unless too many were, and of what is seen from now on.
-    pub fn glance(&mut self, now_ns: u64, ns: u64, cpus: usize, counted: &Counts) -> Glance {
-        let glance = self.glances.glance(now_ns, ns, cpus, counted, self.terms.halt_cost);
-        if glance == Glance::Another {
+    /// decision is due at once, as far as CPU time may be borrowed for it, and only of what is seen from now on.
+    pub fn glance(&mut self, now_ns: u64, ns: u64, cpus: usize, counted: &Counts) {
+        if self.glances.glance(now_ns, ns, cpus, counted, self.terms.halt_cost) == Glance::Another {
             self.another_load = true;
             self.decided_ns = now_ns;
             self.pace.hasten(now_ns);
         }
-        glance
+    }
+
+    /// Whether a glance has shown another load since the last decision.
+    pub const fn another_load(&self) -> bool {
+        self.another_load
     }
 
     /// Decides. A change that is returned comes into force only with [`Controller::changed`].

@@ -10,7 +10,7 @@ use dwell_replay::Counts;
 
 /// The time between two glances \[ns\] …
 const EVERY_NS: u64 = 100_000_000;
-/// … for so many CPUs; of more, glances are rarer. Two files of a CPU that are open are read in about 20 us.
+/// … for so many CPUs; of more, glances are rarer. Three open files of a CPU are read in about 25 us.
 const CPUS: u64 = 4;
 /// After one that differs the next comes sooner \[ns\]: one alone may be a task that ran for once.
 const AGAIN_NS: u64 = 20_000_000;
@@ -23,7 +23,7 @@ const LEAST_CPU: f64 = 0.02;
 
 /// What a glance shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance {
+pub(crate) enum Glance {
     /// What is usual, as far as that is known.
     Usual,
     /// Something else, for once.

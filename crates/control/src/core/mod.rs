@@ -73,7 +73,6 @@ pub use change::{Cause, Change, Measured};
 pub use choice::FEWEST;
 pub use controller::Controller;
 pub use draw::Histograms;
-pub use glance::Glance;
 pub use look::{Drawn, Looks};
 pub use observed::Observed;
 pub use pace::{MINUTE_NS, MOST_WRITES};

@@ -5,7 +5,7 @@ use super::counters::{Between, Cpuidle, Cpus, DWELL_IDLE, IdleCounters, since};
 use super::iothread::{Look, Trouble};
 use super::tenants::{Found as FoundVm, Tenants, Vm};
 use super::{cpu_time, nanos};
-use crate::core::{Controller, Drawn, Episode, Glance, Histograms, Looks, Observed};
+use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::{GuestSource, Observer, Target};
@@ -162,7 +162,6 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
         online: online(machine),
         last: None,
         glanced: None,
-        hurries: false,
     };
     if guest.counters.read().values().any(|read| read.cpu != Cpuidle::default()) {
         guest.bursts.open(&guest.online).context(CANNOT_RECORD)?;
@@ -327,8 +326,6 @@ pub(super) struct Guest {
     last: Option<Cpus>,
     /// The same at the last glance, if there was anything to see in the last burst.
     glanced: Option<Cpus>,
-    /// Whether a glance has shown another load, so that a burst is worth its cost.
-    hurries: bool,
 }
 
 pub(super) const CPUS: &str = "/sys/devices/system/cpu";
@@ -349,11 +346,11 @@ impl Source for Guest {
     fn observe(
         &mut self,
         machine: &dyn Writable,
-        _: &mut Controller,
+        controller: &mut Controller,
         _: Option<&mut Lease>,
         _: u64,
     ) -> Result<Look, Trouble> {
-        let observed = self.burst(machine).map_err(Trouble::Other)?;
+        let observed = self.burst(machine, controller.another_load()).map_err(Trouble::Other)?;
         self.glanced = self.last.clone().filter(|_| !observed.is_empty());
         Ok(Look::Episodes(observed))
     }
@@ -368,10 +365,7 @@ impl Source for Guest {
         let since = since(&now, before);
         let ns = since.values().map(Between::ns).max().unwrap_or(0);
         let counted = since.values().map(|cpu| cpu.cpu.counts(0)).sum();
-        if controller.glance(now_ns, ns, now.len(), &counted) == Glance::Another {
-            // A burst does not stand for what was before.
-            self.hurries = true;
-        }
+        controller.glance(now_ns, ns, now.len(), &counted);
         *before = now;
         Ok(())
     }
@@ -388,19 +382,19 @@ impl Source for Guest {
 }
 
 impl Guest {
-    fn burst(&mut self, machine: &dyn Writable) -> anyhow::Result<Vec<Observed>> {
+    fn burst(&mut self, machine: &dyn Writable, another_load: bool) -> anyhow::Result<Vec<Observed>> {
         let online = online(machine);
         if self.online != online {
             (self.counters, self.online) = (self.counters.again(machine), online);
         }
         let now = self.counters.read();
-        let hurries = std::mem::take(&mut self.hurries);
-        let last = if hurries { Some(now.clone()) } else { self.last.clone() };
+        // A burst does not stand for what was before another load.
+        let last = if another_load { Some(now.clone()) } else { self.last.clone() };
         self.last = Some(now.clone());
         let Some(last) = last else { return Ok(vec![]) };
         let share =
             |counted: &Between| counted.cpu.counts(0).cost_ns(self.halt_cost) as f64 / counted.ns() as f64;
-        if !hurries && since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
+        if !another_load && since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
             return Ok(vec![]);
         }
         let Guest { late, measures, poll_step_ns, burst: length, .. } = *self;

@@ -192,7 +192,7 @@ impl Cpus {
         }
     }
 
-    /// The functions and interrupts whose names are wanted.
+    /// The functions whose names are wanted.
     pub fn functions(&self) -> impl Iterator<Item = u64> + '_ {
         let of = |doing: &Doing| match *doing {
             Doing::Timer { function, .. } | Doing::Work { function } => Some(function),
