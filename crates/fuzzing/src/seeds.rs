@@ -23,11 +23,11 @@ const HOST: &[u8] = include_bytes!("../seeds/host.perf.txt");
 const THREADS: &[u8] = include_bytes!("../seeds/threads.perf.txt");
 const TIMERS: &[u8] = include_bytes!("../seeds/timers.perf.txt");
 /// The field cases of the importers.
-const STAP: &[u8] = include_bytes!("../../trace/tests/import/field/09-qemu-trace-stap.log");
-const DOMSTATS: &[u8] = include_bytes!("../../trace/tests/import/field/11-domstats-t0.txt");
+const STAP: &[u8] = include_bytes!("../../trace/tests/it/import/field/09-qemu-trace-stap.log");
+const DOMSTATS: &[u8] = include_bytes!("../../trace/tests/it/import/field/11-domstats-t0.txt");
 /// Encoded by the schema of Perfetto 0.59.
-const ANDROID: &[u8] = include_bytes!("../../trace/tests/import/android.perfetto-trace");
-const SWITCHES: &[u8] = include_bytes!("../../trace/tests/import/switches.perfetto-trace");
+const ANDROID: &[u8] = include_bytes!("../../trace/tests/it/import/android.perfetto-trace");
+const SWITCHES: &[u8] = include_bytes!("../../trace/tests/it/import/switches.perfetto-trace");
 /// Of Linux 6.18 and trace-cmd 3.1.
 const FTRACE: &[u8] = include_bytes!("../seeds/ftrace.txt");
 const TRACE_CMD_RAW: &[u8] = include_bytes!("../seeds/trace-cmd-R.txt");

@@ -85,8 +85,8 @@ mod tests {
     use super::*;
     use dwell_policy::Nanos;
 
-    const T0: &str = include_str!("../../../trace/tests/import/field/11-domstats-t0.txt");
-    const T60: &str = include_str!("../../../trace/tests/import/field/11-domstats-t60.txt");
+    const T0: &str = include_str!("../../../trace/tests/it/import/field/11-domstats-t0.txt");
+    const T60: &str = include_str!("../../../trace/tests/it/import/field/11-domstats-t60.txt");
 
     #[test]
     fn two_readings_of_a_windows_guest() {

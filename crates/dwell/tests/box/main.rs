@@ -34,7 +34,7 @@ mod nested;
 mod persist;
 mod power;
 mod soak;
-#[path = "../report/timeline.rs"]
+#[path = "../it/report/timeline.rs"]
 mod timeline;
 mod timer;
 

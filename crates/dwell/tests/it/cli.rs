@@ -1,0 +1,923 @@
+//! The program as a user meets it: results, and what it says when something is wrong.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn dwell(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).output().expect("the program can be started")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8")
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = dwell(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+}
+
+/// Runs what has to fail: exit code 2, nothing on stdout, one line on stderr, which is returned.
+fn refused(args: &[&str]) -> String {
+    let output = dwell(args);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{args:?}: {}", stdout(&output));
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
+fn refused_in_one_line(args: &[&str]) -> String {
+    let stderr = refused(args);
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+fn recording(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name);
+    path.to_str().expect("the path is UTF-8").to_owned()
+}
+
+/// A folder with files to import.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().expect("a folder can be made"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("the path is UTF-8").to_owned()
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> String {
+        std::fs::write(self.path(name), bytes).expect("the file can be written");
+        self.text(name)
+    }
+
+    fn gzip(&self, name: &str, bytes: &[u8]) -> String {
+        let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::default());
+        gzip.write_all(bytes).unwrap();
+        self.write(name, &gzip.finish().unwrap())
+    }
+
+    /// A recording of these lengths, back to back.
+    fn import(&self, idle_ns: &[u64], layer: &str) -> String {
+        let mut csv = "start_ns,idle_ns\n".to_owned();
+        let mut now = 0;
+        for idle in idle_ns {
+            csv.push_str(&format!("{now},{idle}\n"));
+            now += idle + 100;
+        }
+        let (from, to) = (self.gzip("idle.csv.gz", csv.as_bytes()), self.text("idle.parquet"));
+        let output = dwell(&["import", "--as", "csv", &from, "--layer", layer, "-o", &to]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        to
+    }
+}
+
+#[test]
+fn replay_counts_by_hand() {
+    // KVM's defaults of 6.18 by hand: 0 grows to 10 us after a halt of 5 us; 8 us are polled through; 30 us grow it to
+    // 20 us; 300 us shrink it to 10 us; 400 us to 0, since 5 us are below grow_start.
+    let folder = Folder::new();
+    let file = folder.import(&[5_000, 8_000, 30_000, 300_000, 400_000, 50_000], "host");
+    let replayed = json(&["replay", &file, "--format", "json", "--halt-cost", "20us", "--set", "default"]);
+    assert_eq!(replayed["layer"], "host");
+    assert_eq!(replayed["episodes"], 6);
+    assert_eq!(replayed["idle_ns"], 793_000);
+    assert_eq!(replayed["halt_cost_ns"], 20_000);
+    assert_eq!(replayed["optimum_cost_ns"], 5_000 + 8_000 + 4 * 20_000);
+    let results = replayed["results"].as_array().unwrap();
+    let policies: Vec<&str> = results.iter().map(|r| r["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["never", "always", "kvm"]);
+    let (never, always, kvm) = (&results[0], &results[1], &results[2]);
+    assert_eq!((never["halts"].as_u64(), never["cost_ns"].as_u64()), (Some(6), Some(120_000)));
+    assert_eq!((always["polled_ns"].as_u64(), always["halts"].as_u64()), (Some(793_000), Some(0)));
+    assert_eq!(kvm["polls"], 4);
+    assert_eq!(kvm["polls_succeeded"], 1);
+    assert_eq!(kvm["polled_ns"], 8_000 + 10_000 + 20_000 + 10_000);
+    assert_eq!(kvm["halts"], 5);
+    assert_eq!(kvm["cost_ns"], 148_000);
+    let over = kvm["cost_over_optimum"].as_f64().unwrap();
+    assert!((over - 148_000.0 / 93_000.0).abs() < 1e-12);
+    assert_eq!(kvm["setting"]["halt_poll_ns"], 200_000);
+    assert_eq!(kvm["setting"]["halt_poll_ns_shrink"], 2);
+}
+
+#[test]
+fn every_layer_has_its_rule_and_several_settings_stand_side_by_side() {
+    let file = recording("guest-redis_c1.parquet");
+    for (layer, of, version, policy) in [
+        ("host", "--kernel", "5.4", "kvm"),
+        ("guest", "--kernel", "6.1", "haltpoll"),
+        ("iothread", "--qemu", "7.2", "aio-global"),
+        ("iothread", "--qemu", "10.0", "aio-per-handler"),
+        ("iothread", "--qemu", "11.1", "aio-weighted"),
+        ("guest+host", "--kernel", "6.18", "haltpoll+kvm"),
+    ] {
+        let replayed = json(&["replay", &file, "--layer", layer, of, version, "--format", "json"]);
+        assert_eq!(replayed["results"][2]["policy"], policy);
+        assert_eq!(replayed["version"], version);
+    }
+    let args = ["replay", &file, "--layer", "host", "--format", "json", "--set", "halt_poll_ns=160000"];
+    let more = ["--set", "halt_poll_ns_shrink=2", "--set", "halt_poll_ns=50us,halt_poll_ns_shrink=0"];
+    let replayed = json(&[&args[..], &more[..]].concat());
+    let results = replayed["results"].as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    assert_eq!(results[2]["setting"]["halt_poll_ns"], 160_000);
+    assert_eq!(results[3]["setting"]["halt_poll_ns"], 50_000);
+    assert_eq!(results[3]["setting"]["halt_poll_ns_shrink"], 0);
+}
+
+#[test]
+fn tune_finds_kvms_defaults_at_four_times_optimum_and_a_setting_near_it() {
+    let file = recording("guest-memcached_poisson10k.parquet");
+    let tuned = json(&["tune", &file, "--layer", "host", "--halt-cost", "20us", "--format", "json"]);
+    let row = |role: &str| {
+        let rows = tuned["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["role"] == role).unwrap_or_else(|| panic!("no row {role}")).clone()
+    };
+    let over = |role: &str| row(role)["cost_over_optimum"].as_f64().unwrap();
+    assert!((3.5..4.5).contains(&over("present")), "{}", over("present"));
+    assert!(over("recommended") < 1.15, "{}", over("recommended"));
+    assert_eq!(over("optimum"), 1.0);
+    assert_eq!(tuned["verdict"], "change");
+    assert!(tuned["lines"].as_array().unwrap().len() >= 2);
+}
+
+#[test]
+fn tune_without_a_file_says_on_its_first_line_what_it_looks_at() {
+    let first_line = |output: &Output| stdout(output).lines().next().unwrap_or_default().to_owned();
+    let output = dwell(&["tune", "--bundled"]);
+    assert!(output.status.success());
+    let first = first_line(&output);
+    assert!(first.contains("bundled recording") && first.contains("not your machine"), "{first}");
+    // Whether this machine can be recorded and idles enough, we cannot know; that it is said, we can.
+    let output = dwell(&["tune", "--record-for", "200ms"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let first = first_line(&output);
+    assert!(
+        first.contains("this machine, recorded for") || first.contains("this machine cannot be recorded: "),
+        "{first}"
+    );
+}
+
+#[test]
+fn leave_it_is_an_exit_code_only_when_asked_for() {
+    let file = recording("guest-redis_c1.parquet");
+    let args = ["tune", &file, "--layer", "host"];
+    assert_eq!(dwell(&args).status.code(), Some(0));
+    let output = dwell(&[&args[..], &["--exit-code"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("Advice: leave it"));
+}
+
+#[test]
+fn formats_carry_the_same_rows() {
+    let file = recording("guest-redis_c1.parquet");
+    for command in [vec!["tune", &file], vec!["replay", &file], vec!["info", &file], vec!["params"]] {
+        for format in ["table", "json", "csv"] {
+            let output = dwell(&[&command[..], &["--format", format]].concat());
+            assert!(output.status.success() && !output.stdout.is_empty(), "{command:?} {format}");
+            assert!(
+                output.stderr.is_empty(),
+                "{command:?} {format}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+}
+
+#[test]
+fn broken_recordings_are_one_line_and_exit_code_two() {
+    let folder = Folder::new();
+    let whole = std::fs::read(recording("guest-idle.parquet")).unwrap();
+    let mut flipped = whole.clone();
+    for byte in &mut flipped[1_000..1_200] {
+        *byte ^= 0x5a;
+    }
+    for (name, bytes) in [
+        ("empty.parquet", &[][..]),
+        ("garbage.parquet", &b"this is no recording at all, only text"[..]),
+        ("truncated.parquet", &whole[..whole.len() / 2]),
+        ("flipped.parquet", &flipped[..]),
+    ] {
+        let file = folder.write(name, bytes);
+        for command in ["info", "replay", "tune"] {
+            let line = refused_in_one_line(&[command, &file]);
+            assert!(line.contains(name), "{line}");
+        }
+    }
+    let line = refused_in_one_line(&["info", &folder.text("absent.parquet")]);
+    assert!(line.contains("absent.parquet"), "{line}");
+}
+
+#[test]
+fn recordings_without_episodes_are_one_sentence() {
+    let folder = Folder::new();
+    let file = folder.text("none.parquet");
+    let to = std::fs::File::create(&file).unwrap();
+    let metadata = dwell_recording::Metadata::new(dwell_recording::Layer::Guest);
+    dwell_recording::Writer::new(to, metadata, dwell_recording::Packing::default()).unwrap().close().unwrap();
+    for command in ["tune", "replay", "report"] {
+        let line = refused_in_one_line(&[command, &file]);
+        assert!(line.contains("none.parquet") && line.contains("no episodes"), "{command}: {line}");
+    }
+    let line = refused_in_one_line(&["study", &folder.text("")]);
+    assert!(line.contains("none.parquet") && line.contains("no episodes"), "{line}");
+    std::fs::copy(&file, folder.path("too.parquet")).unwrap();
+    let lines = refused(&["study", &folder.text("")]);
+    assert!(
+        lines.matches("no episodes").count() == 2 && lines.contains("none of its 2 recordings"),
+        "{lines}"
+    );
+    let empty = tempfile::tempdir().unwrap();
+    assert!(refused_in_one_line(&["study", empty.path().to_str().unwrap()]).contains("no recording"));
+    let text = stdout(&dwell(&["info", &file]));
+    assert_eq!(text.matches("no episodes").count(), 1, "{text}");
+    assert!(!text.contains("NaN") && !text.contains('%') && !text.contains("p50"), "{text}");
+    let csv = stdout(&dwell(&["info", &file, "--format", "csv"]));
+    assert_eq!(csv.lines().nth(1), Some("all,0,,,,,,,,,,,,,"), "{csv}");
+}
+
+#[test]
+fn recordings_of_one_episode_are_too_few_and_say_so_once() {
+    let folder = Folder::new();
+    let file = folder.import(&[50_000], "iothread");
+    let line = refused_in_one_line(&["tune", &file]);
+    assert!(line.contains("too few episodes") && line.contains("128"), "{line}");
+    for command in [&["info"][..], &["replay"], &["replay", "--generations"]] {
+        let text = stdout(&dwell(&[command, &[&file]].concat()));
+        assert!(text.contains("1 episode of 1 idler") && !text.contains("NaN"), "{command:?}: {text}");
+        assert_eq!(text.matches("1 episode, too few").count(), 1, "{command:?}: {text}");
+        assert_eq!(text.matches("does not contain the time recorded").count(), 1, "{command:?}: {text}");
+    }
+    let text = stdout(&dwell(&["report", &file, "--format", "text"]));
+    assert!(text.contains("no advice") && text.contains("1 episode, too few"), "{text}");
+}
+
+#[test]
+fn study_and_info_say_which_recordings_lack_the_time_recorded() {
+    let folder = Folder::new();
+    folder.import(&[50_000; 200], "host");
+    std::fs::copy(recording("guest-idle.parquet"), folder.path("other.parquet")).unwrap();
+    let text = stdout(&dwell(&["study", &folder.text(""), "--halt-cost", "20us"]));
+    let text = text.replace('\n', " ");
+    assert_eq!(text.matches("do not contain the time recorded").count(), 1, "{text}");
+    assert!(!text.contains("fewer than 128"), "{text}");
+    let text = stdout(&dwell(&["info", &folder.text("idle.parquet")]));
+    assert!(text.contains("does not contain the time recorded") && !text.contains("too few"), "{text}");
+}
+
+#[test]
+fn import_prints_csv_with_as_many_fields_in_every_line_and_json() {
+    let folder = Folder::new();
+    let csv = folder.write("a, b.csv", b"start_ns,idle_ns\n0,10\n20,30\n");
+    let to = folder.text("a, b.parquet");
+    let args = ["import", "--as", "csv", &csv, "--layer", "guest", "-o", &to, "--force", "--format"];
+    let output = dwell(&[&args[..], &["csv"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut reader = csv::Reader::from_reader(&output.stdout[..]);
+    let heads = reader.headers().unwrap().clone();
+    assert!(heads.len() > 2 && heads.iter().all(|head| !head.is_empty()), "{heads:?}");
+    // The reader refuses lines of other lengths than the first.
+    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert!(rows[0].iter().any(|field| field == to), "{rows:?}");
+    assert_eq!(&rows[0][heads.iter().position(|head| head == "episodes").unwrap()], "2");
+    assert_eq!(json(&[&args[..], &["json"]].concat())["episodes"], 2);
+}
+
+/// The file's name has what CSV has to quote.
+#[test]
+fn record_prints_csv_that_is_read_back() {
+    let folder = Folder::new();
+    let to = folder.text("a, \"b\".parquet");
+    let output = dwell(&["record", "guest", "--duration", "300ms", "-o", &to, "--format", "csv"]);
+    if !dwell_testing::needs::recorded(&output, "record_prints_csv_that_is_read_back") {
+        return;
+    }
+    let mut reader = csv::Reader::from_reader(&output.stdout[..]);
+    let heads = reader.headers().unwrap().clone();
+    let field = |row: &csv::StringRecord, name: &str| {
+        row[heads.iter().position(|head| head == name).unwrap_or_else(|| panic!("no {name}: {heads:?}"))]
+            .to_owned()
+    };
+    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+    let info = json(&["info", &to, "--format", "json"]);
+    assert_eq!(rows.len(), info["idlers"].as_array().unwrap().len().max(1), "{rows:?}");
+    for row in &rows {
+        assert_eq!((field(row, "output"), field(row, "layer")), (to.clone(), "guest".to_owned()));
+        assert!(field(row, "elapsed_ns").parse::<u64>().unwrap() >= 300_000_000, "{row:?}");
+    }
+    let episodes: u64 = rows.iter().map(|row| field(row, "episodes").parse::<u64>().unwrap()).sum();
+    assert_eq!(Some(episodes), info["all"]["episodes"].as_u64());
+}
+
+#[test]
+fn bad_tables_are_named_by_line() {
+    let folder = Folder::new();
+    for (name, text, says) in [
+        ("negative.csv", "start_ns,idle_ns\n0,10\n20,-5\n", "line 3"),
+        ("letters.csv", "start_ns,idle_ns\n0,ten\n", "line 2"),
+        ("fields.csv", "start_ns,idle_ns\n0,10\n20\n", "line 3"),
+        ("huge.csv", "start_ns,idle_ns\n0,18446744073709551616\n", "line 2"),
+        ("back.csv", "start_ns,idle_ns\n100,10\n50,10\n", "line 3"),
+        ("column.csv", "start_ns,length\n0,10\n", "length"),
+        ("header.csv", "start_ns,idle_ns\n", "no episodes"),
+        ("empty.csv", "", "empty.csv"),
+    ] {
+        let (file, to) = (folder.write(name, text.as_bytes()), folder.text("out.parquet"));
+        let line = refused_in_one_line(&["import", "--as", "csv", &file, "--layer", "guest", "-o", &to]);
+        assert!(line.contains(says), "{name}: {line}");
+        assert!(!folder.path("out.parquet").exists(), "{name} left a recording behind");
+    }
+    let zipped = folder.gzip("cut.csv.gz", b"start_ns,idle_ns\n0,10\n20,30\n");
+    let bytes = std::fs::read(&zipped).unwrap();
+    let cut = folder.write("cut.csv.gz", &bytes[..bytes.len() - 5]);
+    refused_in_one_line(&[
+        "import",
+        "--as",
+        "csv",
+        &cut,
+        "--layer",
+        "guest",
+        "-o",
+        &folder.text("out.parquet"),
+    ]);
+}
+
+#[test]
+fn wrong_words_name_the_right_ones() {
+    let file = recording("guest-redis_c1.parquet");
+    for (args, says) in [
+        (&["--layer", "host", "--kernel", "4.19"][..], "5.4 to 7.3"),
+        (&["--layer", "iothread", "--qemu", "12.0"][..], "2.9 to 11.1"),
+        (&["--layer", "iothread", "--kernel", "6.18"][..], "use --qemu"),
+        (&["--layer", "host", "--qemu", "10.0"][..], "use --kernel"),
+        (&["--layer", "timer"][..], "timers: `dwell timer`"),
+        (&["--layer", "host", "--set", "halt_poll=1"][..], "halt_poll_ns_grow_start"),
+        (&["--layer", "host", "--set", "halt_poll_ns=5s"][..], "4294967295"),
+        (&["--layer", "iothread", "--qemu", "10.0", "--set", "poll-weight=2"][..], "11.1"),
+        (&["--halt-cost", "20 parsecs"][..], "200us"),
+    ] {
+        let stderr = refused(&[&["replay", &file][..], args].concat());
+        assert!(stderr.contains(says), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn perf_text_becomes_a_host_recording() {
+    let folder = Folder::new();
+    let text = "\
+       CPU 0/KVM  4242 [001]   100.000100000: kvm:kvm_halt_poll_ns: vcpu 0: halt_poll_ns 10000 (grow 0)
+       CPU 0/KVM  4242 [001]   100.000100500: kvm:kvm_vcpu_wakeup: wait time 50000 ns, polling valid
+       CPU 0/KVM  4242 [001]   100.000200000: kvm:kvm_vcpu_wakeup: poll time 7000 ns, polling valid
+";
+    let (from, to) = (folder.write("perf.txt", text.as_bytes()), folder.text("perf.parquet"));
+    let summary = json(&["import", "--as", "perf", &from, "-o", &to, "--format", "json"]);
+    assert_eq!(summary["episodes"], 2);
+    let info = json(&["info", &to, "--format", "json"]);
+    assert_eq!(info["metadata"]["layer"], "host");
+    assert_eq!(info["all"]["halted"], 1);
+    assert_eq!(info["all"]["polled"], 1);
+}
+
+#[test]
+fn exits_are_laid_out_as_perf_does() {
+    let folder = Folder::new();
+    let text = "\
+  CPU 0/KVM  7 [000]     1.000001000: kvm:kvm_entry: vcpu 0, rip 0x1
+  CPU 0/KVM  7 [000]     1.000002000: kvm:kvm_exit: vcpu 0 reason HLT rip 0x1 info1 0x0 info2 0x0
+  CPU 0/KVM  7 [000]     1.000012000: kvm:kvm_entry: vcpu 0, rip 0x1
+";
+    let table = stdout(&dwell(&["timer", "exits", &folder.write("exits.txt", text.as_bytes())]));
+    let row = "                 HLT          1   100.00%   100.00%     10.00us     10.00us     10.00us ( +-   0.00% )";
+    assert!(table.contains(row), "{table}");
+    assert!(table.contains("Total Samples:1, Total events handled time:10.00us."), "{table}");
+    refused_in_one_line(&["timer", "exits", &folder.write("none.txt", b"nothing here\n")]);
+}
+
+#[test]
+fn help_completions_and_manual_come_from_one_source() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(stdout(&dwell(&["generate", shell])).contains("halt-cost"), "{shell}");
+    }
+    assert!(stdout(&dwell(&["generate", "man"])).starts_with(".ie"), "the manual is roff");
+    assert!(dwell(&["generate", "man", "--out", &folder.text("man")]).status.success());
+    for command in [
+        "tune", "record", "replay", "info", "import", "timer", "doctor", "bound", "top", "params", "generate",
+    ] {
+        assert!(folder.path("man").join(format!("dwell-{command}.1")).exists(), "{command}");
+        let help = dwell(&[command, "--help"]);
+        assert!(help.status.success() && stdout(&help).contains("Usage: dwell"), "{command}");
+    }
+}
+
+#[test]
+fn closed_pipe_is_no_trouble() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
+        .args(["params"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_qemu_log_is_imported_judged_and_compared() {
+    let mut log = String::new();
+    let mut at = 1_000_000u64;
+    let mut stamp = |after: u64| {
+        at += after;
+        format!("7@{}.{:06}:", at / 1_000_000, at % 1_000_000)
+    };
+    for _ in 0..100 {
+        log += &format!("{}poll_grow ctx 0x5 old 0 new 4000\n", stamp(20));
+        log += &format!("{}run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1\n", stamp(10));
+        log += &format!("{}run_poll_handlers_end ctx 0x5 progress 0 new timeout -1\n", stamp(5));
+        log += &format!("{}poll_shrink ctx 0x5 old 4000 new 0\n", stamp(100));
+    }
+    let folder = Folder::new();
+    let (from, to) = (folder.gzip("qemu.log.gz", log.as_bytes()), folder.text("qemu.parquet"));
+    let summary = json(&["import", "--as", "qemu", &from, "--qemu", "7.2", "-o", &to, "--format", "json"]);
+    assert_eq!((&summary["episodes"], &summary["decisions"]["traced"]), (&100.into(), &200.into()));
+    assert_eq!(summary["decisions"]["contradicted"], 0);
+    let compared = json(&["replay", &to, "--generations", "--set", "poll-max-ns=200us", "--format", "json"]);
+    let results = compared["results"].as_array().unwrap();
+    assert_eq!(results.len(), 6);
+    // 105 us each: beyond the default maximum of 32768 ns, within 200 us.
+    for (result, which) in results.iter().zip(["defaults", "as asked"].into_iter().cycle()) {
+        assert_eq!(result["which"], which);
+        assert_eq!(result["halts"].as_u64().unwrap() > 50, which == "defaults", "{result}");
+    }
+    assert_eq!(compared["smoothed"].as_array().unwrap().len(), 5);
+
+    let timeless =
+        log.lines().map(|line| format!("{}\n", line.split_once(':').unwrap().1)).collect::<String>();
+    let from = folder.write("timeless.log", timeless.as_bytes());
+    let _ =
+        json(&["import", "--as", "qemu", &from, "--qemu", "7.2", "-o", &to, "--force", "--format", "json"]);
+    assert!(refused_in_one_line(&["tune", &to]).contains("-msg timestamp=on"));
+    let broken = folder.write("broken.log", b"poll_grow ctx 0x5 old 0\n");
+    let line = refused_in_one_line(&["import", "--as", "qemu", &broken, "-o", &to, "--force"]);
+    assert!(line.contains("line 1 names `poll_grow` but cannot be parsed"), "{line}");
+    let nobody = refused_in_one_line(&["iothread", "list", "--qmp", &folder.text("none")]);
+    assert!(nobody.contains("start QEMU with `-qmp unix:PATH,server=on,wait=off`"), "{nobody}");
+}
+
+/// A log that was made under other parameters than the assumed ones was imported, and `tune` advised all the same.
+#[test]
+fn a_qemu_log_that_contradicts_the_rule_is_refused() {
+    let mut log = String::new();
+    for number in 0..100u64 {
+        let stamp = |after: u64| format!("7@1.{:06}:", number * 200 + after);
+        log += &format!("{}poll_grow ctx 0x5 old 0 new 4000\n", stamp(20));
+        log += &format!("{}run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1\n", stamp(30));
+        log += &format!("{}run_poll_handlers_end ctx 0x5 progress 0 new timeout -1\n", stamp(35));
+        log += &format!("{}poll_shrink ctx 0x5 old 4000 new 2000\n", stamp(135));
+    }
+    let folder = Folder::new();
+    let (from, to) = (folder.write("qemu.log", log.as_bytes()), folder.text("qemu.parquet"));
+    let import = |more: &[&str]| {
+        dwell(&[&["import", "--as", "qemu", &from, "--qemu", "7.2", "-o", &to][..], more].concat())
+    };
+    let output = import(&[]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("decisions in ") && told.contains("--in-force NAME=VALUE"), "{told}");
+    assert!(!Path::new(&to).exists());
+    assert!(import(&["--allow-contradictions"]).status.success());
+}
+
+#[test]
+fn a_file_that_is_there_is_replaced_only_with_force() {
+    let folder = Folder::new();
+    let csv = folder.write("a.csv", b"start_ns,idle_ns\n0,10\n20,30\n");
+    let file = recording("guest-redis_c1.parquet");
+    let to = folder.text("there");
+    for args in [
+        &["import", "--as", "csv", &csv, "--layer", "guest", "-o", &to][..],
+        &["sketch", &file, "-o", &to],
+        &["report", &file, "-o", &to],
+        &["record", "guest", "--duration", "10ms", "-o", &to],
+    ] {
+        std::fs::write(&to, "precious").unwrap();
+        let told = refused_in_one_line(args);
+        assert!(told.contains("the file exists; --force replaces it"), "{args:?}: {told}");
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "precious");
+        if args[0] != "record" {
+            assert!(dwell(&[args, &["--force"]].concat()).status.success(), "{args:?}");
+            assert_ne!(std::fs::read(&to).unwrap(), b"precious");
+        }
+    }
+    let told = refused_in_one_line(&["tune", "--record-for", "10ms", "--keep", &to]);
+    assert!(told.contains("the file exists; remove it"), "{told}");
+}
+
+#[test]
+fn a_time_without_a_unit_is_refused_with_the_remedy() {
+    let folder = Folder::new();
+    let (to, file) = (folder.text("there.parquet"), recording("guest-redis_c1.parquet"));
+    for (args, says) in [
+        (&["record", "guest", "--duration", "10", "-o", &to][..], "write 10s, 10ms, 10us or 10ns"),
+        (&["record", "guest", "--duration", "10ns", "-o", &to], "at least 1ms"),
+        (&["tune", &file, "--halt-cost", "20"], "write 20s, 20ms, 20us or 20ns"),
+        (&["tune", &file, "--halt-cost", "20s"], "more than any halt takes"),
+        (&["verify", "--budget", "30"], "write 30s, "),
+        (&["study", &file, "--halt-cost", "5"], "write 5s, "),
+    ] {
+        let told = refused(args);
+        assert!(told.contains(says), "{args:?}: {told}");
+    }
+    assert!(!Path::new(&to).exists());
+}
+
+#[test]
+fn a_recording_is_no_plan() {
+    let told = refused_in_one_line(&["apply", &recording("guest-redis_c1.parquet")]);
+    assert!(told.contains("it is a recording; make a plan of it with `dwell tune"), "{told}");
+}
+
+#[test]
+fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
+    let folder = Folder::new();
+    let (out, file) = (folder.text("plan.toml"), recording("guest-memcached_poisson10k.parquet"));
+    let tuned = json(&[
+        "tune",
+        &file,
+        "--layer",
+        "host",
+        "--halt-cost",
+        "20us",
+        "--plan",
+        &out,
+        "--force",
+        "--format",
+        "json",
+    ]);
+    let text = std::fs::read_to_string(&out).expect("the plan is there");
+    let plan = dwell_knobs::plan::Plan::from_toml(&text).expect("the plan can be read");
+    let row = |role: &str| {
+        tuned["rows"].as_array().unwrap().iter().find(|row| row["role"] == role).unwrap().clone()
+    };
+    assert_eq!(plan.effect.recommended.halts_per_s, row("recommended")["halts_per_s"].as_f64().unwrap());
+    assert_eq!(plan.effect.present.polling_ns_per_s, row("present")["polling_ns_per_s"].as_f64().unwrap());
+    assert_eq!(plan.recording.bytes, Some(std::fs::metadata(&file).unwrap().len()));
+    assert_eq!(plan.recording.episodes, 60_000);
+    assert!(!plan.writes.is_empty());
+    for write in &plan.writes {
+        assert_eq!(row("present")["setting"][&write.knob], write.from);
+        assert_eq!(row("recommended")["setting"][&write.knob], write.to);
+    }
+
+    let (none, file) = (folder.text("none.toml"), recording("guest-redis_c1.parquet"));
+    let output = dwell(&["tune", &file, "--layer", "host", "--plan", &none, "--force"]);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no plan is written"));
+    assert!(!Path::new(&none).exists());
+
+    let refusal = refused_in_one_line(&["tune", "--bundled", "--plan", &none]);
+    assert!(refusal.contains("the bundled recording is not of this machine"), "{refusal}");
+    let other = recording("guest-memcached_poisson10k.parquet");
+    let args = ["tune", &other, "--layer", "host", "--halt-cost", "20us", "--plan", &none];
+    let refusal = refused(&args);
+    assert!(
+        refusal.contains("the recording is of another machine") && refusal.contains("--force"),
+        "{refusal}"
+    );
+    assert!(!Path::new(&none).exists());
+
+    let event = recording("event-mix.parquet");
+    let refusal = refused_in_one_line(&["tune", &event, "--layer", "iothread", "--plan", &none, "--force"]);
+    assert!(refusal.contains("--qmp SOCKET --iothread ID"), "{refusal}");
+}
+
+/// The mean of a policy over all recordings at one price.
+fn mean(at: &Value, policy: &str) -> f64 {
+    let rows = at["summary"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["policy"] == policy).unwrap();
+    row["geometric_mean"].as_f64().unwrap()
+}
+
+#[test]
+fn study_finds_the_leader_near_the_optimum_and_below_what_is_there_today() {
+    let studied = json(&["study", &recording(""), "--format", "json"]);
+    let prices = studied["prices"].as_array().unwrap();
+    assert_eq!(prices.len(), 3);
+    for (at, (halt_cost, limit)) in prices.iter().zip([(5_000, 1.05), (20_000, 1.09), (50_000, 1.11)]) {
+        assert_eq!(at["halt_cost_ns"], halt_cost);
+        let leader = mean(at, "leader");
+        assert!((1.0..=limit).contains(&leader), "{halt_cost}: {leader}");
+        for other in ["never", "kvm", "haltpoll", "ski rental", "savings", "best kvm"] {
+            assert!(leader < mean(at, other), "{halt_cost}: {leader}, {other} {}", mean(at, other));
+        }
+        // At 5 us hardly anything is worth a poll, and one look before each halt is all there is to gain.
+        assert!(leader < mean(at, "best fixed") + 2e-4, "{leader} {}", mean(at, "best fixed"));
+        assert!(mean(at, "savings") < mean(at, "kvm").min(mean(at, "haltpoll")));
+        let worst = at["summary"].as_array().unwrap().iter().find(|row| row["policy"] == "leader").unwrap();
+        assert!(worst["worst"].as_f64().unwrap() < 2.0 && worst["worst_recording"].is_string());
+    }
+}
+
+#[test]
+fn study_says_on_which_recordings_the_leader_was_fitted() {
+    let studied = json(&["study", &recording(""), "--halt-cost", "20us", "--format", "json"]);
+    let recordings = studied["prices"][0]["recordings"].as_array().unwrap();
+    assert_eq!(recordings.len(), 13);
+    for (place, one) in recordings.iter().enumerate() {
+        // The first, the third, and so on, in the order of their names.
+        assert_eq!(one["fitted"], place % 2 == 0, "{one}");
+    }
+    assert!(studied["split"].as_str().unwrap().contains("7 of the 13"));
+}
+
+#[test]
+fn study_takes_the_latency_out_of_idle_times_that_include_it_and_of_no_others() {
+    let bound = |latency: &str| {
+        let studied = json(&[
+            "study",
+            &recording(""),
+            "--halt-cost",
+            "20us",
+            "--wakeup-latency",
+            latency,
+            "--format",
+            "json",
+        ]);
+        studied["prices"][0]["recordings"].clone()
+    };
+    let (as_recorded, without) = (bound("0"), bound("5us"));
+    for (before, after) in as_recorded.as_array().unwrap().iter().zip(without.as_array().unwrap()) {
+        let [before_ns, after_ns] = [before, after].map(|one| one["optimum_cost_ns"].as_u64().unwrap());
+        let includes = before["idle_includes"] == "wake";
+        assert_eq!(after_ns < before_ns, includes, "{before}");
+        assert!(includes || after_ns == before_ns);
+    }
+}
+
+#[test]
+fn replay_takes_policies_beside_settings() {
+    let file = recording("guest-pipe_exp100us.parquet");
+    let args =
+        ["replay", &file, "--policy", "leader@50us", "--policy", "savings@50us", "--halt-cost", "50us"];
+    let replayed = json(&[&args[..], &["--format", "json"]].concat());
+    let results = replayed["results"].as_array().unwrap();
+    let policies: Vec<&str> = results.iter().map(|result| result["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["never", "always", "haltpoll", "leader", "savings"]);
+    let over = |place: usize| results[place]["cost_over_optimum"].as_f64().unwrap();
+    assert!(over(3) < over(4) && over(4) < over(2), "{results:?}");
+    assert!(refused(&["replay", &file, "--policy", "follower@5us"]).contains("leader@TIME"));
+}
+
+#[test]
+fn study_names_what_it_cannot_read_and_goes_on() {
+    let folder = Folder::new();
+    std::fs::copy(recording("guest-idle.parquet"), folder.path("a.parquet")).unwrap();
+    folder.write("b.parquet", b"no recording");
+    folder.write("c.txt", b"not looked at");
+    let output = dwell(&["study", &folder.text(""), "--halt-cost", "20us", "--format", "csv"]);
+    assert!(output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("b.parquet") && !stderr.contains("c.txt"), "{stderr}");
+    let text = stdout(&output);
+    assert_eq!(text.lines().count(), 1 + 9, "{text}");
+    std::fs::remove_file(folder.path("a.parquet")).unwrap();
+    assert!(refused_in_one_line(&["study", &folder.text("")]).contains("b.parquet"));
+    assert!(refused_in_one_line(&["study", "/nowhere"]).contains("/nowhere"));
+}
+
+#[test]
+fn tune_shows_what_a_better_rule_would_get() {
+    let file = recording("event-pgbench_sel1.parquet");
+    for (layer, of, version) in [("host", "--kernel", "6.18"), ("iothread", "--qemu", "7.2")] {
+        let args = ["tune", &file, "--layer", layer, of, version, "--halt-cost", "50us", "--format", "json"];
+        let tuned = json(&args);
+        let cost = |role: &str| {
+            let rows = tuned["rows"].as_array().unwrap();
+            rows.iter().find(|row| row["role"] == role).unwrap()["cost_over_optimum"].as_f64().unwrap()
+        };
+        assert!(cost("leader") < cost("best_in_hindsight"), "{layer}");
+        assert!(cost("leader") < cost("savings") && cost("savings") < cost("best_fixed_window"), "{layer}");
+    }
+    let told = stdout(&dwell(&["tune", &file, "--layer", "host", "--halt-cost", "50us"]));
+    assert!(told.contains("A learning policy would cost 1.0") && !told.contains("dwell_idle"), "{told}");
+    // A guest can have it, where it is better than the best setting of haltpoll.
+    for (name, is_better) in [("guest-mix.parquet", true), ("guest-pgbench_sel1.parquet", false)] {
+        let told = stdout(&dwell(&["tune", &recording(name), "--halt-cost", "50us"])).replace('\n', " ");
+        assert_eq!(told.contains("modprobe dwell_idle halt_cost_ns=50000"), is_better, "{told}");
+    }
+}
+
+#[test]
+fn a_stored_halt_cost_is_the_default_for_its_own_machine_only() {
+    let folder = Folder::new();
+    let file = &recording("guest-redis_c1.parquet");
+    let info = json(&["info", file, "--format", "json"]);
+    let cost = |gap_ns: u64, cpu_ns: f64| {
+        let spread = |value: f64| serde_json::json!({ "value": value, "low": value, "high": value });
+        serde_json::json!({
+            "gap_ns": gap_ns, "cpu_ns": spread(cpu_ns), "latency_ns": spread(9_000.0), "idle_excess_ns": spread(8_000.0),
+        })
+    };
+    let mut calibration = serde_json::json!({
+        "format": 2,
+        "cpu_model": info["metadata"]["cpu_model"].as_str().unwrap_or("another"),
+        "kernel": info["metadata"]["kernel"].as_str().unwrap_or("another"),
+        "measured_at_unix_s": 0,
+        "halts": [
+            { "halt_of": "vcpu", "costs": [cost(50_000, 1_000.0)] },
+            { "halt_of": "own_cpu", "costs": [cost(50_000, 7_000.0)] },
+        ],
+    });
+    let stored = folder.path("dwell/halt-cost.json");
+    let replay = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        let command = command.args(["replay", file, "--format", "json", "--set", "default"]);
+        command.env("XDG_STATE_HOME", folder.0.path()).output().expect("the program can be started")
+    };
+    std::fs::create_dir_all(stored.parent().unwrap()).unwrap();
+    let halt_cost = |calibration: &Value| {
+        std::fs::write(&stored, calibration.to_string()).unwrap();
+        let replayed: Value = serde_json::from_slice(&replay().stdout).expect("stdout is JSON");
+        (replayed["halt_cost_ns"].clone(), replayed["wakeup_latency_ns"].clone())
+    };
+    let known = info["metadata"]["cpu_model"].is_string() && info["metadata"]["kernel"].is_string();
+    let expected = if known { (7_000, 9_000.0) } else { (20_000, 20_000.0) };
+    assert_eq!(halt_cost(&calibration), (expected.0.into(), expected.1.into()));
+    calibration["kernel"] = "another".into();
+    assert_eq!(halt_cost(&calibration), (20_000.into(), 20_000.0.into()));
+    std::fs::write(&stored, "{}").unwrap();
+    let refused = String::from_utf8_lossy(&replay().stderr).into_owned();
+    assert!(!known || refused.contains("dwell-lab calibrate"), "{refused}");
+}
+
+/// A trace as somebody has it, with the importer's tests.
+fn field_case(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/it/import/field").join(name);
+    path.to_str().expect("the path is UTF-8").to_owned()
+}
+
+#[test]
+fn import_recognises_what_it_is_given() {
+    let folder = Folder::new();
+    let to = folder.text("out.parquet");
+    for (name, format, episodes) in [
+        ("01-tracecmd-host-halt-poll.txt", "trace-cmd or ftrace", 7),
+        ("03-perf-arm64-guest.txt", "perf script", 6),
+        ("09-qemu-trace-stap.log", "QEMU's trace", 3),
+        ("13.xz", "perf script", 2),
+        ("../switches.perfetto-trace", "a Perfetto trace", 1),
+    ] {
+        let summary = json(&["import", &field_case(name), "-o", &to, "--force", "--format", "json"]);
+        let found = (summary["format"].as_str().unwrap_or(""), summary["episodes"].as_u64());
+        assert_eq!(found, (format, Some(episodes)), "{name}");
+    }
+    let table = folder.write("table.csv", b"start_ns;idle_ns\n5.0;7.0\n");
+    assert!(
+        refused_in_one_line(&["import", &table, "-o", &to, "--force"])
+            .contains("give --layer guest, host or iothread")
+    );
+    let summary = json(&["import", &table, "--layer", "guest", "-o", &to, "--force", "--format", "json"]);
+    assert_eq!(summary["episodes"], 1);
+    let strace =
+        refused_in_one_line(&["import", &field_case("16-strace-event-loop.txt"), "-o", &to, "--force"]);
+    assert!(strace.contains("`dwell record thread --pid PID`"), "{strace}");
+}
+
+/// What an import notes, later commands print too.
+#[test]
+fn what_a_trace_lacks_is_said_at_import_and_later() {
+    let folder = Folder::new();
+    let to = folder.text("timer.parquet");
+    for (name, note) in [
+        ("05-perf-windows-stimer.txt", "6 Hyper-V timers"),
+        ("06-perf515-timer-no-guest-code.txt", "3 exits are by an interrupt, and none of these"),
+    ] {
+        let case = field_case(&format!("../../../../../timer/tests/field/{name}"));
+        let import = ["timer", "import", case.as_str(), "-o", &to, "--force"];
+        for args in [&import[..], &["info", &to], &["timer", "exits", &to], &["timer", "tune", &to]] {
+            let output = dwell(args);
+            let text = stdout(&output) + &String::from_utf8_lossy(&output.stderr);
+            assert!(text.contains(note), "{args:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let to = folder.text("out.parquet");
+    let (perf, trace_cmd) = (field_case("12-perf.data"), field_case("12-trace.dat"));
+    let line = refused_in_one_line(&["import", &perf, "-o", &to, "--force"]);
+    assert!(line.contains("is a perf.data of perf; make a text with `perf script --ns"), "{line}");
+    assert!(refused_in_one_line(&["timer", "exits", &trace_cmd]).contains("`trace-cmd report -t -i"));
+    for command in ["info", "tune"] {
+        let line = refused_in_one_line(&[command, &trace_cmd]);
+        assert!(line.contains("a trace.dat of trace-cmd, no recording of dwell's; `dwell import"), "{line}");
+    }
+    let text = field_case("13-perf-tid-reltime-lost.txt");
+    let convert = |script: &str| {
+        let program = folder.write("perf", format!("#!/bin/sh\n{script}\n").as_bytes());
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+            .expect("the mode can be set");
+        let path = format!("{}:/usr/bin:/bin", folder.0.path().display());
+        let args = ["import", &perf, "--convert", "-o", &to, "--force", "--format", "json"];
+        Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).env("PATH", path).output().expect("dwell starts")
+    };
+    let output = convert(&format!("[ \"$1 $7 $8\" = \"script -i {perf}\" ] && cat '{text}'"));
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    assert_eq!(summary["episodes"], 2);
+    let output = convert(&format!("cat '{text}'; exit 3"));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("failed: exit status: 3"), "{stderr}");
+}
+
+#[test]
+fn two_readings_of_domstats_give_a_bound() {
+    let [first, second] = ["11-domstats-t0.txt", "11-domstats-t60.txt"].map(field_case);
+    let bound = &json(&["bound", &first, &second, "--between", "60s", "--format", "json"])[0];
+    let total = &bound["total"];
+    let figures =
+        ["polls", "polls_succeeded", "halts", "polled_ns", "wasted_ns"].map(|name| total[name].as_u64());
+    assert_eq!(figures, [50_000, 20_000, 30_000, 4_500_000_000, 3_000_000_000].map(Some));
+    assert_eq!(
+        (bound["vms"][0]["process"].as_str(), total["polled_share"].as_f64()),
+        (Some("win11"), Some(0.075))
+    );
+    assert!(refused(&["bound", &first, &second]).contains("--between"));
+}
+
+/// With file capabilities, as the book has them: here given by `setpriv`, to a user who may not read the file.
+#[test]
+fn what_the_user_names_is_read_with_the_rights_of_the_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    const NAME: &str = "what_the_user_names_is_read_with_the_rights_of_the_user_alone";
+    let folder = Folder::new();
+    let secret = folder.write("secret", b"root:*:20000:0:99999:7:::\n");
+    let program = folder.path("dwell");
+    std::fs::copy(env!("CARGO_BIN_EXE_dwell"), &program).unwrap();
+    for (path, mode) in [(folder.path(""), 0o755), (program.clone(), 0o755), (folder.path("secret"), 0o600)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let as_nobody = |words: &[&str]| {
+        let rights = "-all,+perfmon,+dac_read_search";
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command.args(["--inh-caps", rights, "--ambient-caps", rights]).arg(&program);
+        let output = command.args(words).output().unwrap();
+        (output.status.code(), stdout(&output) + &String::from_utf8_lossy(&output.stderr))
+    };
+    let (code, told) = as_nobody(&["params"]);
+    if code != Some(0) {
+        return dwell_testing::skip!("root", NAME, "{}", told.trim());
+    }
+    for words in [
+        &["control", "--check", "--config", &secret][..],
+        &["control", "--config", &secret],
+        &["control", "--replay", &secret],
+        &["apply", &secret, "--dry-run"],
+        &["import", &secret, "-o", "/dev/null"],
+        &["tune", &secret],
+        &["info", &secret],
+        &["bound", &secret, &secret, "--between", "1s"],
+    ] {
+        let (code, told) = as_nobody(words);
+        assert!(
+            code == Some(2) && told.contains("ermission denied") && !told.contains("20000"),
+            "{words:?}: {told}"
+        );
+    }
+}
+
+#[test]
+fn an_option_of_another_format_is_refused() {
+    let folder = Folder::new();
+    let table = folder.write("idle.csv", b"start_ns,idle_ns\n10,5\n20,5\n");
+    let to = folder.text("out.parquet");
+    for (more, why) in [
+        (&["--sleeps", "x"][..], "--sleeps is for QEMU's trace of its event loops (qemu), and "),
+        (&["--arch", "aarch64"], "--arch is for a trace of events (perf), and "),
+        (&["--skip-unparsable"], "--skip-unparsable is for traces, and "),
+        (&["--as", "perf", "--idler", "cpu7"], "--idler is for a table of episodes (csv), and "),
+    ] {
+        let line =
+            refused_in_one_line(&[&["import", &table, "--layer", "guest", "-o", &to][..], more].concat());
+        assert!(line.contains(why), "{line}");
+    }
+    let _ = json(&["import", &table, "--layer", "guest", "--idler", "cpu7", "-o", &to, "--format", "json"]);
+    assert!(stdout(&dwell(&["info", &to])).contains("cpu7"));
+}

@@ -1,0 +1,4 @@
+//! The guard in a simulated world, and on this machine.
+
+mod live;
+mod world;

@@ -1,0 +1,4 @@
+//! Changes of machines below a directory, and monitors.
+
+mod change;
+mod monitor;
