@@ -61,6 +61,8 @@ struct unfinished {
 	u64 begin;
 	u64 left;
 	u64 polled;
+	/* For how long others had the CPU during the poll. */
+	u64 lost;
 	u64 window;
 	u64 busy;
 	/* Of the idle task then: no task has run as long as it is the same. */
@@ -78,6 +80,9 @@ struct idler {
 	u64 ended;
 	/* How long it was, if the policy has still to learn from it. */
 	u64 unlearned;
+	u64 unlearned_lost;
+	/* The time stolen, when a gap was last put down to it. */
+	u64 stolen;
 	/* Has the latency limit of this CPU. */
 	struct device *device;
 
@@ -88,6 +93,8 @@ struct idler {
 	u64 halts;
 	u64 poll_success_ns;
 	u64 poll_fail_ns;
+	u64 preemptions;
+	u64 lost_ns;
 	u64 measured;
 };
 
@@ -139,6 +146,7 @@ static void begin_anew(struct idler *idler, unsigned int cpu)
 	idler->generation = smp_load_acquire(&generation);
 	idler->polls = cpumask_test_cpu(cpu, &cpus);
 	idler->unlearned = NOTHING_UNLEARNED;
+	idler->stolen = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
 	dwell_policy_init(&idler->policy, READ_ONCE(rule),
 			  READ_ONCE(halt_cost_ns), READ_ONCE(wake_latency_ns),
 			  READ_ONCE(max_window_ns));
@@ -152,6 +160,15 @@ enum ended {
 	TO_HALT,
 };
 
+/* What was seen while polling. */
+struct poll {
+	/* When it last looked, since the episode began. */
+	u64 spent;
+	/* Between the last two looks. */
+	u64 gap;
+	bool interrupted;
+};
+
 /*
  * Polls for @window, then halts if it @may_halt. With the polling flag set,
  * another CPU that wakes a task here only sets need_resched and sends no
@@ -163,16 +180,18 @@ enum ended {
  * where an interrupt came there is no halt before the loop has gone round.
  */
 static noinstr enum ended poll_then_halt(u64 begin, u64 window, bool may_halt,
-					 u64 *polled)
+					 struct poll *poll)
 {
-	u64 spent = 0, before = 0;
+	u64 spent = 0, looked = 0;
 	bool interrupted = false;
 
 	if (window) {
-		before = dwell_interrupts();
+		u64 before = dwell_interrupts();
+
 		raw_local_irq_enable();
 		if (!current_set_polling_and_test()) {
 			while (!need_resched()) {
+				looked = spent;
 				spent = sched_clock() - begin;
 				if (spent > window)
 					break;
@@ -184,7 +203,9 @@ static noinstr enum ended poll_then_halt(u64 begin, u64 window, bool may_halt,
 		current_clr_polling();
 		interrupted = dwell_interrupts() != before;
 	}
-	*polled = spent;
+	poll->spent = spent;
+	poll->gap = spent - looked;
+	poll->interrupted = interrupted;
 	if (need_resched() || !may_halt)
 		return POLLED;
 	if (interrupted)
@@ -232,9 +253,35 @@ static void count(struct idler *idler, bool halted, u64 window, u64 polled,
 static u64 choose_window(struct idler *idler, u64 busy)
 {
 	if (idler->unlearned != NOTHING_UNLEARNED)
-		dwell_policy_observe(&idler->policy, idler->unlearned);
+		dwell_policy_observe(&idler->policy, idler->unlearned,
+				     idler->unlearned_lost);
 	idler->unlearned = NOTHING_UNLEARNED;
 	return dwell_policy_window(&idler->policy, busy);
+}
+
+/*
+ * For how long others had the CPU during the poll: a gap between two looks, or
+ * between the last one and the end of a poll that saw its event, is a
+ * preemption where it is too long for a look. Interrupts of this CPU that came
+ * during the poll may have taken the time as well; then the hypervisor must
+ * have reported as much stolen since the last such gap.
+ */
+static u64 lost_to_others(struct idler *idler, const struct poll *poll, u64 left)
+{
+	u64 gap = max(poll->gap, left > poll->spent ? left - poll->spent : 0);
+	u64 stolen;
+
+	if (gap <= dwell_policy_longest_gap(&idler->policy))
+		return 0;
+	if (poll->interrupted) {
+		stolen = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
+		if (stolen - idler->stolen < gap)
+			return 0;
+		idler->stolen = stolen;
+	}
+	idler->preemptions++;
+	idler->lost_ns += gap;
+	return gap;
 }
 
 /* Context switches of the idle task, which runs here. */
@@ -254,8 +301,10 @@ static void finish(struct idler *idler, const struct unfinished *episode,
 
 	if (!halted)
 		idle = min(idle, episode->window);
-	if (episode->learns)
+	if (episode->learns) {
 		idler->unlearned = idle;
+		idler->unlearned_lost = episode->lost;
+	}
 	/* Polls for a latency limit are not the policy's. */
 	count(idler, halted, episode->learns ? episode->window : 0,
 	      episode->polled, idle);
@@ -268,11 +317,11 @@ static void finish(struct idler *idler, const struct unfinished *episode,
  */
 static void go_on(struct idler *idler)
 {
-	u64 polled;
+	struct poll none;
 	enum ended ended;
 
 	dwell_rcu_idle_enter();
-	ended = poll_then_halt(0, 0, true, &polled);
+	ended = poll_then_halt(0, 0, true, &none);
 	dwell_rcu_idle_exit();
 	idler->ended = sched_clock();
 	finish(idler, &idler->unfinished, idler->ended, ended == HALTED);
@@ -286,6 +335,7 @@ static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 	struct idler *idler = this_cpu_ptr(idlers);
 	struct unfinished episode = {};
 	u64 measured_window = READ_ONCE(measuring);
+	struct poll poll;
 	bool halts;
 	enum ended ended;
 
@@ -319,12 +369,15 @@ static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 		episode.window = TICK_NSEC;
 
 	dwell_rcu_idle_enter();
-	ended = poll_then_halt(episode.begin, episode.window, halts,
-			       &episode.polled);
+	ended = poll_then_halt(episode.begin, episode.window, halts, &poll);
 	dwell_rcu_idle_exit();
 
 	episode.left = sched_clock();
 	idler->ended = episode.left;
+	episode.polled = poll.spent;
+	if (episode.learns && episode.window)
+		episode.lost = lost_to_others(idler, &poll, ended == POLLED ?
+					      episode.left - episode.begin : 0);
 	if (ended == TO_HALT) {
 		episode.is = true;
 		episode.switches = switches();
@@ -562,15 +615,16 @@ static int cpus_show(struct seq_file *file, void *unused)
 {
 	unsigned int cpu;
 
-	seq_puts(file, "cpu window_ns episodes polls_successful polls_failed halts poll_success_ns poll_fail_ns\n");
+	seq_puts(file, "cpu window_ns episodes polls_successful polls_failed halts poll_success_ns poll_fail_ns preemptions lost_ns\n");
 	for_each_possible_cpu(cpu) {
 		const struct idler *idler = per_cpu_ptr(idlers, cpu);
 
-		seq_printf(file, "%u %llu %llu %llu %llu %llu %llu %llu\n",
+		seq_printf(file, "%u %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
 			   cpu, idler->policy.window, idler->episodes,
 			   idler->polls_successful, idler->polls_failed,
 			   idler->halts, idler->poll_success_ns,
-			   idler->poll_fail_ns);
+			   idler->poll_fail_ns, idler->preemptions,
+			   idler->lost_ns);
 	}
 	return 0;
 }

@@ -12,7 +12,9 @@
  *
  * Both are kept between limits by an account: it holds what has been saved
  * against twice the cost of the optimum, at most 4 K, and a window may risk
- * half of it. With an empty account the window is K.
+ * half of it. With an empty account the window is K. Where others had the CPU
+ * during a poll, the account is overdrawn, and there is no poll until a hundred
+ * times as long has passed.
  */
 #include "policy.h"
 
@@ -34,32 +36,65 @@ static const u16 window_units[DWELL_WINDOWS] = {
 /* The half octave below a quarter of K, which is 2^5 units. */
 #define BELOW_QUARTER	(2 * 5 - 1)
 #define ACCOUNT_LIMIT	4
+/* Time without polling for each nanosecond lost, of which 10 ms count at most. */
+#define PER_LOSS	100
+#define MOST_LOST	10000000
+/* Halts that a busy and an idle time are counted up to. */
+#define COUNTED		(PER_LOSS / 2)
 
 static u64 min_of(u64 a, u64 b)
 {
 	return a < b ? a : b;
 }
 
-/* The window nearest to @wanted that risks at most half of the balance. */
-static u64 allow(const struct dwell_policy *policy, u64 wanted)
+/* So much time has passed without polling. */
+static void pass(struct dwell_policy *policy, u64 time)
 {
-	u64 risk = policy->balance / 2;
-	u64 low = policy->halt_cost > risk ? policy->halt_cost - risk : 0;
-	u64 high = policy->halt_cost + risk;
+	policy->balance += min_of(time, COUNTED * policy->halt_cost);
+	if (policy->balance > 0)
+		policy->balance = 0;
+}
 
+/* The window nearest to @wanted that risks at most half of the balance. */
+static u64 allow(struct dwell_policy *policy, u64 busy, u64 wanted)
+{
+	u64 risk, low, high;
+
+	if (policy->balance < 0)
+		pass(policy, busy);
+	if (policy->balance < 0)
+		return 0;
+	risk = policy->balance / 2;
+	low = policy->halt_cost > risk ? policy->halt_cost - risk : 0;
+	high = policy->halt_cost + risk;
 	if (wanted < low)
 		return low;
 	return min_of(wanted, high);
 }
 
-static void settle(struct dwell_policy *policy, u64 idle)
+/* Whether the length is the load's, so that it can be learned from. */
+static bool settle(struct dwell_policy *policy, u64 idle, u64 lost)
 {
-	u64 cost = idle <= policy->window ? idle :
-					    policy->window + policy->halt_cost;
-	u64 credit = policy->balance + 2 * min_of(idle, policy->halt_cost);
-	u64 left = credit > cost ? credit - cost : 0;
+	u64 cost, credit, left;
 
+	if (lost) {
+		s64 pause = PER_LOSS * min_of(lost, MOST_LOST) +
+			    COUNTED * policy->halt_cost;
+
+		if (policy->balance > -pause)
+			policy->balance = -pause;
+		return false;
+	}
+	if (policy->balance < 0) {
+		pass(policy, idle);
+		return false;
+	}
+	cost = idle <= policy->window ? idle :
+					policy->window + policy->halt_cost;
+	credit = policy->balance + 2 * min_of(idle, policy->halt_cost);
+	left = credit > cost ? credit - cost : 0;
 	policy->balance = min_of(left, ACCOUNT_LIMIT * policy->halt_cost);
+	return true;
 }
 
 /* @time in cost units, rounded up, at most 8 K: the product is below 2^43. */
@@ -165,10 +200,10 @@ u64 dwell_policy_window(struct dwell_policy *policy, u64 busy)
 
 	switch (policy->rule) {
 	case DWELL_LEADER:
-		window = allow(policy, leader_window(policy, busy));
+		window = allow(policy, busy, leader_window(policy, busy));
 		break;
 	case DWELL_SAVINGS:
-		window = allow(policy,
+		window = allow(policy, busy,
 			       policy->savings > 0 ? policy->halt_cost : 0);
 		break;
 	case DWELL_FIXED:
@@ -181,7 +216,12 @@ u64 dwell_policy_window(struct dwell_policy *policy, u64 busy)
 	return policy->window;
 }
 
-void dwell_policy_observe(struct dwell_policy *policy, u64 idle)
+u64 dwell_policy_longest_gap(const struct dwell_policy *policy)
+{
+	return ACCOUNT_LIMIT * policy->halt_cost;
+}
+
+void dwell_policy_observe(struct dwell_policy *policy, u64 idle, u64 lost)
 {
 	if (policy->rule != DWELL_LEADER && policy->rule != DWELL_SAVINGS)
 		return;
@@ -192,7 +232,8 @@ void dwell_policy_observe(struct dwell_policy *policy, u64 idle)
 
 		idle = wakeup > policy->window ? wakeup : policy->window + 1;
 	}
-	settle(policy, idle);
+	if (!settle(policy, idle, lost))
+		return;
 	if (policy->rule == DWELL_LEADER)
 		leader_observe(policy, idle);
 	else

@@ -61,8 +61,12 @@ struct dwell_policy {
 	enum dwell_rule rule;
 	/* K, at most 2^32 - 1. */
 	u64 halt_cost;
-	/* What the learner may still lose against twice the optimum. */
-	u64 balance;
+	/*
+	 * What the learner may still lose against twice the optimum; where
+	 * negative, the time that has to pass before it polls again, since
+	 * others want the CPU.
+	 */
+	s64 balance;
 	/* How much later than the wakeup a halted CPU runs again. */
 	u64 wake_latency;
 	/* No window is longer. */
@@ -85,7 +89,16 @@ void dwell_policy_init(struct dwell_policy *policy, enum dwell_rule rule,
 /* The window of the episode that begins now, after @busy ns of work. */
 u64 dwell_policy_window(struct dwell_policy *policy, u64 busy);
 
-/* Learns from the end of that episode, measured as @idle ns long. */
-void dwell_policy_observe(struct dwell_policy *policy, u64 idle);
+/*
+ * Learns from the end of that episode, measured as @idle ns long. @lost is for
+ * how long others had the CPU during the poll, 0 if they had not.
+ */
+void dwell_policy_observe(struct dwell_policy *policy, u64 idle, u64 lost);
+
+/*
+ * The longest gap between two looks of a poll that is no preemption. Every
+ * window of a policy that learns is shorter, so that a preempted poll is over.
+ */
+u64 dwell_policy_longest_gap(const struct dwell_policy *policy);
 
 #endif

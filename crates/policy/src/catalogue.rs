@@ -175,6 +175,14 @@ macro_rules! policies {
             }
 
             #[inline]
+            fn longest_gap(&self) -> Nanos {
+                match self {
+                    $(Any::$variant(policy) => policy.longest_gap(),)*
+                    Any::Other(policy) => policy.longest_gap(),
+                }
+            }
+
+            #[inline]
             fn observe(&mut self, outcome: Outcome<'_>) {
                 match self {
                     $(Any::$variant(policy) => policy.observe(outcome),)*

@@ -67,6 +67,11 @@ impl Policy for Driver {
     }
 
     #[inline]
+    fn longest_gap(&self) -> Nanos {
+        self.0.longest_gap()
+    }
+
+    #[inline]
     fn observe(&mut self, outcome: Outcome<'_>) {
         self.0.observe(outcome);
     }
@@ -102,6 +107,15 @@ impl Policy for Capped {
             Chosen::Never(policy) => policy.window_after(busy),
         };
         window.min(self.longest)
+    }
+
+    fn longest_gap(&self) -> Nanos {
+        match &self.policy {
+            Chosen::Leader(policy) => policy.longest_gap(),
+            Chosen::Savings(policy) => policy.longest_gap(),
+            Chosen::Fixed(policy) => policy.longest_gap(),
+            Chosen::Never(policy) => policy.longest_gap(),
+        }
     }
 
     fn observe(&mut self, outcome: Outcome<'_>) {

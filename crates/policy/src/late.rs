@@ -45,6 +45,11 @@ impl<P: Policy> Policy for Late<P> {
     }
 
     #[inline]
+    fn longest_gap(&self) -> Nanos {
+        self.policy.longest_gap()
+    }
+
+    #[inline]
     fn observe(&mut self, outcome: Outcome<'_>) {
         let mut idle = outcome.idle;
         if idle > self.window {

@@ -153,7 +153,7 @@ impl Leader {
             LOOK => LOOK_NS,
             place => (self.account.halt_cost().0 * SIXTEENTHS[place]) >> 4,
         };
-        self.window = self.account.allow(Nanos(wanted));
+        self.window = self.account.allow(busy, Nanos(wanted));
         self.window
     }
 
@@ -214,8 +214,15 @@ impl Policy for Leader {
     }
 
     #[inline]
+    fn longest_gap(&self) -> Nanos {
+        self.account.longest_gap()
+    }
+
+    #[inline]
     fn observe(&mut self, outcome: Outcome<'_>) {
-        self.account.settle(self.window, outcome.idle);
+        if !self.account.settle(self.window, &outcome) {
+            return;
+        }
         let units = self.units(outcome.idle);
         let costs = costs(units, outcome.idle.0 <= LOOK_NS);
         add(&mut self.rows[usize::from(self.row) % ROWS], &costs);

@@ -19,8 +19,8 @@
 //! | | every policy by its name; `Any`, a policy chosen at run time (allocates) | `catalogue` | `catalogue` |
 //!
 //! Savings, leader and their trials never cost more than twice the optimum plus four halts, whatever the
-//! episodes ([`account`] has the proof). They need lengths without the wakeup latency ([`late`] takes it
-//! out).
+//! episodes ([`account`] has the proof), and give way where others want the CPU. They need lengths without the
+//! wakeup latency ([`late`] takes it out).
 //!
 //! # Terms
 //! An *idler* (a CPU, vCPU or event-loop thread that idles) idles in *episodes*, each from "nothing to do" to
@@ -74,19 +74,29 @@ pub use nanos::ParseNanosError;
 pub struct Outcome<'a> {
     /// From "nothing to do" to the wakeup event.
     pub idle: Nanos,
+    /// How long others had the CPU during the poll, which ended for that reason: the jump of the clock between two looks,
+    /// where it was more than [`Policy::longest_gap`]; else zero.
+    pub lost: Nanos,
     /// Which handlers of an event loop became ready; empty for CPUs, and where it is not known.
     pub ready: &'a [u32],
 }
 
-impl Outcome<'_> {
+impl<'a> Outcome<'a> {
     /// The outcome of an episode of a CPU, which has no handlers.
     pub const fn of(idle: Nanos) -> Outcome<'static> {
         Outcome::with_ready(idle, &[])
     }
 
     /// The outcome of an episode of an event loop whose handlers `ready` became ready.
-    pub const fn with_ready(idle: Nanos, ready: &[u32]) -> Outcome<'_> {
-        Outcome { idle, ready }
+    pub const fn with_ready(idle: Nanos, ready: &'a [u32]) -> Outcome<'a> {
+        Outcome { idle, lost: Nanos::ZERO, ready }
+    }
+
+    /// The same, of an episode whose poll was preempted for so long.
+    #[must_use]
+    pub const fn losing(mut self, lost: Nanos) -> Self {
+        self.lost = lost;
+        self
     }
 }
 
@@ -103,6 +113,13 @@ pub trait Policy {
     fn window_after(&mut self, busy: Nanos) -> Nanos {
         let _ = busy;
         self.window()
+    }
+    /// The longest gap between two looks that is no preemption: where the clock jumps by more in a poll, the
+    /// poll ends and [`observe`](Policy::observe) gets the [time lost](Outcome::lost). A policy that does not
+    /// give way to others has no such limit, as the rules of Linux and QEMU.
+    #[inline]
+    fn longest_gap(&self) -> Nanos {
+        Nanos::MAX
     }
     /// Learns from the episode that the last window was for.
     fn observe(&mut self, outcome: Outcome<'_>);

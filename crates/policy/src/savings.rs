@@ -56,14 +56,27 @@ impl Savings {
 impl Policy for Savings {
     #[inline]
     fn window(&mut self) -> Nanos {
+        self.window_after(Nanos::ZERO)
+    }
+
+    /// The busy time counts only while it [gives way](Account::gives_way).
+    #[inline]
+    fn window_after(&mut self, busy: Nanos) -> Nanos {
         let wanted = if self.savings > 0 { self.account.halt_cost() } else { Nanos::ZERO };
-        self.window = self.account.allow(wanted);
+        self.window = self.account.allow(busy, wanted);
         self.window
     }
 
     #[inline]
+    fn longest_gap(&self) -> Nanos {
+        self.account.longest_gap()
+    }
+
+    #[inline]
     fn observe(&mut self, outcome: Outcome<'_>) {
-        self.account.settle(self.window, outcome.idle);
+        if !self.account.settle(self.window, &outcome) {
+            return;
+        }
         // At most 2^32 - 1.
         let halt_cost = self.account.halt_cost().0 as i64;
         let saved = match halt_cost.checked_sub_unsigned(outcome.idle.0) {

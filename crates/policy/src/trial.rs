@@ -120,12 +120,12 @@ impl<P> Trial<P> {
     }
 
     #[inline]
-    fn allow(&mut self, wanted: Nanos) -> Nanos {
+    fn allow(&mut self, busy: Nanos, wanted: Nanos) -> Nanos {
         let wanted = match self.phase {
             Phase::Learner { .. } => wanted,
             Phase::Forced { .. } => wanted.max(Nanos(2 * self.account.halt_cost().0)),
         };
-        self.window = self.account.allow(wanted);
+        self.window = self.account.allow(busy, wanted);
         self.window
     }
 
@@ -170,20 +170,28 @@ impl<P: Policy> Policy for Trial<P> {
     #[inline]
     fn window(&mut self) -> Nanos {
         let wanted = self.policy.window();
-        self.allow(wanted)
+        self.allow(Nanos::ZERO, wanted)
     }
 
     #[inline]
     fn window_after(&mut self, busy: Nanos) -> Nanos {
         let wanted = self.policy.window_after(busy);
-        self.allow(wanted)
+        self.allow(busy, wanted)
+    }
+
+    #[inline]
+    fn longest_gap(&self) -> Nanos {
+        self.account.longest_gap()
     }
 
     #[inline]
     fn observe(&mut self, outcome: Outcome<'_>) {
-        self.account.settle(self.window, outcome.idle);
+        let counts = self.account.settle(self.window, &outcome);
         self.policy.observe(outcome);
-        self.after(outcome.idle);
+        // A burst that others interrupt goes on after the pause.
+        if counts {
+            self.after(outcome.idle);
+        }
     }
 }
 

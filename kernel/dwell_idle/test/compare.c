@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Reads what the Rust policies decided, decides the same with policy.c, and
- * compares every window. The stream on standard input has records of four u64
+ * compares every window. The stream on standard input has records of five u64
  * in the machine's byte order:
  *
- *   0, rule, halt cost, wake latency   a series begins
- *   1, busy, idle, window              an episode and its window in Rust
+ *   0, rule, halt cost, wake latency, 0   a series begins
+ *   1, busy, idle, window, lost           an episode, its window in Rust, and
+ *                                         for how long its poll was preempted
  *
  * Prints the count of series and episodes; exits with 1 at the first window
  * that differs, with 2 if the stream is not as described.
@@ -16,11 +17,11 @@
 
 #define RECORDS 4096
 
-static u64 records[RECORDS][4];
+static u64 records[RECORDS][5];
 
 int main(void)
 {
-	u64 series = 0, episodes = 0, polls = 0;
+	u64 series = 0, episodes = 0, polls = 0, losses = 0;
 	struct dwell_policy policy;
 	size_t count, i;
 
@@ -47,15 +48,17 @@ int main(void)
 					series, episodes, window, r[3]);
 				return 1;
 			}
-			dwell_policy_observe(&policy, r[2]);
+			dwell_policy_observe(&policy, r[2], r[4]);
 			episodes++;
 			polls += window > 0;
+			losses += r[4] > 0;
 		}
 	}
 	if (ferror(stdin))
 		return 2;
 	printf("%" PRIu64 " series, %" PRIu64 " episodes, %" PRIu64
-	       " with a window above 0: every window is equal\n",
-	       series, episodes, polls);
+	       " with a window above 0, %" PRIu64
+	       " preempted: every window is equal\n",
+	       series, episodes, polls, losses);
 	return 0;
 }

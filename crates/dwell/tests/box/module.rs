@@ -73,7 +73,10 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
     let script = "
         cat /sys/devices/system/cpu/cpuidle/current_driver >/out/driver
         keep doctor.json dwell doctor --format json
-        counters a; inside nap 0 30 2000 constant; counters b
+        # The emulator's CPUs take turns: beside the start of a program on the other one a poll loses 0.4 ms or more, and
+        # the driver gives way for a hundred times as long.
+        inside nap 0 30 10000 constant
+        counters a; inside nap 0 30 20000 constant; counters b
         inside nap 0 1000 500 constant; inside nap 0 1000 500 constant; counters c
         inside nap 0 30 100000 constant >/dev/null & load=$!
         keep record dwell record guest --source cpu_idle --duration 1s -o /out/guest.parquet
@@ -126,7 +129,7 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
     assert!(found, "{doctor}");
 
     let (polled, halted) = (rise(&ran, "a", "b", "polls_successful"), rise(&ran, "a", "b", "halts"));
-    assert!(polled >= 1_800 && halted < 200, "gaps of 30 us: {polled} polled, {halted} halted");
+    assert!(polled >= 18_000 && halted < 2_000, "gaps of 30 us: {polled} polled, {halted} halted");
     // A look before a halt is a poll of 1 ns; what counts is the time.
     let (long, failed_ns) = (rise(&ran, "b", "c", "halts"), rise(&ran, "b", "c", "poll_fail_ns"));
     assert!(

@@ -38,6 +38,9 @@ fn compare(folder: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
+/// A busy time, an idle time, and for how long its poll was preempted.
+type Episode = (u64, u64, u64);
+
 /// What the program reads.
 struct Stream {
     child: Child,
@@ -54,15 +57,15 @@ impl Stream {
         Stream { child, records, episodes: 0 }
     }
 
-    fn record(&mut self, record: [u64; 4]) {
+    fn record(&mut self, record: [u64; 5]) {
         for value in record {
             self.records.write_all(&value.to_ne_bytes()).unwrap();
         }
     }
 
-    /// A series of `(busy, idle)` of one idler.
-    fn series(&mut self, rule: u64, k: u64, latency: u64, episodes: impl Iterator<Item = (u64, u64)>) {
-        self.record([0, rule, k, latency]);
+    /// A series of one idler.
+    fn series(&mut self, rule: u64, k: u64, latency: u64, episodes: impl Iterator<Item = Episode>) {
+        self.record([0, rule, k, latency, 0]);
         let (k, latency) = (Nanos(k), Nanos(latency));
         if rule == LEADER {
             self.run(Late::new(Leader::new(k), latency), episodes);
@@ -71,11 +74,13 @@ impl Stream {
         }
     }
 
-    fn run(&mut self, mut policy: impl Policy, episodes: impl Iterator<Item = (u64, u64)>) {
-        for (busy, idle) in episodes {
+    fn run(&mut self, mut policy: impl Policy, episodes: impl Iterator<Item = Episode>) {
+        for (busy, idle, lost) in episodes {
             let window = policy.window_after(Nanos(busy));
-            policy.observe(Outcome::of(Nanos(idle)));
-            self.record([1, busy, idle, window.get()]);
+            // Who does not poll is not preempted in a poll.
+            let lost = if window > Nanos::ZERO { lost } else { 0 };
+            policy.observe(Outcome::of(Nanos(idle)).losing(Nanos(lost)));
+            self.record([1, busy, idle, window.get(), lost]);
             self.episodes += 1;
         }
     }
@@ -132,6 +137,18 @@ fn episode(kind: u32, k: u64, step: u64, random: &mut impl Rng) -> (u64, u64) {
     }
 }
 
+/// For how long a poll was preempted: in one of `rarity` episodes, from the least to more than is charged.
+fn lost(rarity: u64, k: u64, random: &mut impl Rng) -> u64 {
+    if rarity == 0 || random.random_range(0..rarity) > 0 {
+        return 0;
+    }
+    match random.random_range(0..4) {
+        0 => k.saturating_mul(4).saturating_add(random.random_range(0..3)),
+        1 => random.random::<u64>() >> random.random_range(0..64),
+        _ => random.random_range(500_000..20_000_000),
+    }
+}
+
 fn halt_cost(random: &mut impl Rng) -> u64 {
     match random.random_range(0..8) {
         0 => random.random_range(0..20),
@@ -155,7 +172,12 @@ fn every_window_is_that_of_rust() {
         let (kind, k) = (random.random_range(0..6), halt_cost(&mut random));
         let latency = if random.random::<bool>() { 0 } else { random.random_range(0..=k.max(1)) };
         let count = [1, 30, 1_000, 20_000][random.random_range(0..4)];
-        let episodes: Vec<_> = (0..count).map(|step| episode(kind, k, step, &mut random)).collect();
+        let rarity = [0, 2, 50, 3_000][random.random_range(0..4)];
+        let one = |step| {
+            let (busy, idle) = episode(kind, k, step, &mut random);
+            (busy, idle, lost(rarity, k, &mut random))
+        };
+        let episodes: Vec<_> = (0..count).map(one).collect();
         for rule in [LEADER, SAVINGS] {
             stream.series(rule, k, latency, episodes.iter().copied());
         }
@@ -190,7 +212,7 @@ fn every_window_on_the_recordings_is_that_of_rust() {
 }
 
 /// The episodes of each idler of a recording, with the time that it was busy before.
-fn idlers(path: &Path) -> Vec<Vec<(u64, u64)>> {
+fn idlers(path: &Path) -> Vec<Vec<Episode>> {
     let reader = Reader::open(path).unwrap();
     let mut found = vec![(0u64, Vec::new()); reader.contents().idlers.len()];
     let mut chunk = Chunk::default();
@@ -200,7 +222,7 @@ fn idlers(path: &Path) -> Vec<Vec<(u64, u64)>> {
             let (ended, episodes) = &mut found[chunk.idler[row] as usize];
             let (start, idle) = (chunk.start_ns[row], chunk.idle_ns[row]);
             let busy = if episodes.is_empty() { 0 } else { start.saturating_sub(*ended) };
-            episodes.push((busy, idle));
+            episodes.push((busy, idle, 0));
             *ended = start.saturating_add(idle);
         }
     }
@@ -215,9 +237,9 @@ fn a_wrong_window_is_found() {
         return;
     };
     let mut stream = Stream::to(&program);
-    stream.series(LEADER, 20_000, 0, (0..500).map(|_| (0, 7_000)));
+    stream.series(LEADER, 20_000, 0, (0..500).map(|_| (0, 7_000, 0)));
     // It polls for 7500 ns by now.
-    stream.record([1, 0, 7_000, 7_501]);
+    stream.record([1, 0, 7_000, 7_501, 0]);
     let (equal, text, episodes) = stream.end();
     assert!(!equal);
     assert_eq!(text, format!("series 1, episode {episodes}: window 7500, in Rust 7501"));

@@ -247,7 +247,7 @@ proptest! {
         let (mut named, mut unnamed) = (new(), new());
         for idle in idles.into_iter().map(Nanos) {
             prop_assert_eq!(named.window(), unnamed.window());
-            named.observe(Outcome { idle, ready: &[0] });
+            named.observe(Outcome::with_ready(idle, &[0]));
             unnamed.observe(Outcome::of(idle));
         }
     }
