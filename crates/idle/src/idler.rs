@@ -5,14 +5,6 @@ use crate::{Clock, Nanos, Policy};
 use core::time::Duration;
 use dwell_policy::Outcome;
 
-/// A jump of the clock between two readings while polling that is taken for a preemption. Eight looks take about a
-/// microsecond; the shortest time slice that Linux gives another task is longer than 100 us.
-pub const JUMP: Nanos = Nanos(20_000);
-
-/// For how many episodes an idler does not poll after a preemption. If others are still there then, it finds
-/// out at the cost of one poll: at most one in 17 episodes.
-pub const STAND_DOWN: u32 = 16;
-
 /// Looks between two readings of the clock, at most: reading it takes as long as eight loads of a flag and one pause.
 const STRIDE: u32 = 8;
 /// If so many looks take less, there may be more of them between two readings.
@@ -30,8 +22,6 @@ pub struct Idler<P, C = DefaultClock, R = ()> {
     record: R,
     /// When the last episode ended; `None` before the first.
     woke: Option<Nanos>,
-    /// Episodes in which it will not poll.
-    stands_down: u32,
     /// Looks between two readings of the clock that proved right.
     stride: u32,
     totals: Totals,
@@ -55,6 +45,8 @@ pub struct Totals {
     pub caught: u64,
     /// How often it was preempted while it polled.
     pub preempted: u64,
+    /// For how long others had the CPU then.
+    pub lost: Nanos,
 }
 
 #[cfg(feature = "std")]
@@ -73,9 +65,8 @@ impl<P: Policy, C: Clock> Idler<P, C> {
             clock,
             record: (),
             woke: None,
-            stands_down: 0,
             stride: 1,
-            totals: Totals { episodes: 0, halts: 0, caught: 0, preempted: 0 },
+            totals: Totals { episodes: 0, halts: 0, caught: 0, preempted: 0, lost: Nanos::ZERO },
         }
     }
 }
@@ -83,8 +74,8 @@ impl<P: Policy, C: Clock> Idler<P, C> {
 impl<P: Policy, C: Clock, R: Record> Idler<P, C, R> {
     /// The same idler, which records its waits in `record`.
     pub fn recording<S: Record>(self, record: S) -> Idler<P, C, S> {
-        let Idler { policy, clock, record: _, woke, stands_down, stride, totals } = self;
-        Idler { policy, clock, record, woke, stands_down, stride, totals }
+        let Idler { policy, clock, record: _, woke, stride, totals } = self;
+        Idler { policy, clock, record, woke, stride, totals }
     }
 
     /// There is nothing to do until an event comes or `timeout` is over (`None`: until an event comes).
@@ -102,13 +93,7 @@ impl<P: Policy, C: Clock, R: Record> Idler<P, C, R> {
             None => self.policy.window(),
         };
         let timeout = timeout.map(nanos);
-        let mut window = timeout.map_or(wanted, |timeout| wanted.min(timeout));
-        let mut alone = None;
-        if self.stands_down > 0 {
-            self.stands_down -= 1;
-            window = Nanos::ZERO;
-            alone = Some(Nanos::ZERO);
-        }
+        let window = timeout.map_or(wanted, |timeout| wanted.min(timeout));
         Wait {
             // Within a short window the next reading comes after one look.
             looks: if window.get() < QUICK { 1 } else { self.stride },
@@ -119,7 +104,8 @@ impl<P: Policy, C: Clock, R: Record> Idler<P, C, R> {
             elapsed: Nanos::ZERO,
             polled: false,
             halted: false,
-            alone,
+            lost: Nanos::ZERO,
+            alone: None,
         }
     }
 
@@ -189,6 +175,9 @@ pub(crate) struct Wait {
     looks: u32,
     polled: bool,
     halted: bool,
+    /// For how long others had the CPU.
+    lost: Nanos,
+    /// When they got it, since the start.
     alone: Option<Nanos>,
 }
 
@@ -207,12 +196,8 @@ impl Wait {
     /// Reads the clock; whether there is a reason to go on.
     fn goes_on<P: Policy, C: Clock, R>(&mut self, idler: &mut Idler<P, C, R>) -> bool {
         let elapsed = idler.clock.now().saturating_sub(self.start);
-        let passed = elapsed.saturating_sub(self.elapsed);
-        self.elapsed = elapsed;
-        if passed > JUMP {
-            idler.stands_down = STAND_DOWN;
-            idler.totals.preempted = idler.totals.preempted.wrapping_add(1);
-            self.alone = Some(elapsed);
+        let passed = self.passes(idler, elapsed);
+        if self.lost > Nanos::ZERO {
             self.window = Nanos::ZERO;
             return false;
         }
@@ -230,6 +215,17 @@ impl Wait {
         goes_on
     }
 
+    /// The clock was read while it polls: how much has passed since it was read last.
+    fn passes<P: Policy, C, R>(&mut self, idler: &Idler<P, C, R>, elapsed: Nanos) -> Nanos {
+        let passed = elapsed.saturating_sub(self.elapsed);
+        if passed > idler.policy.longest_gap() {
+            self.lost = passed;
+            self.alone = Some(self.elapsed);
+        }
+        self.elapsed = elapsed;
+        passed
+    }
+
     #[inline]
     pub(crate) fn halts(&mut self) -> Option<Duration> {
         let left = self.timeout.map(|timeout| timeout.saturating_sub(self.elapsed));
@@ -238,16 +234,22 @@ impl Wait {
     }
 
     #[inline]
-    pub(crate) fn wakes<P: Policy, C: Clock, R: Record>(self, idler: &mut Idler<P, C, R>, ready: &[u32]) {
-        let Wait { start, wanted, polled, halted, alone, .. } = self;
+    pub(crate) fn wakes<P: Policy, C: Clock, R: Record>(mut self, idler: &mut Idler<P, C, R>, ready: &[u32]) {
         let now = idler.clock.now();
-        let idle = now.saturating_sub(start);
+        let idle = now.saturating_sub(self.start);
+        if self.polled && !self.halted {
+            // The look that saw the event may have come after a gap too.
+            self.passes(idler, idle);
+        }
+        let Wait { start, wanted, polled, halted, lost, alone, .. } = self;
         idler.woke = Some(now);
-        idler.policy.observe(Outcome::with_ready(idle, ready));
+        idler.policy.observe(Outcome::with_ready(idle, ready).losing(lost));
         let totals = &mut idler.totals;
         totals.episodes = totals.episodes.wrapping_add(1);
         totals.halts = totals.halts.wrapping_add(u64::from(halted));
         totals.caught = totals.caught.wrapping_add(u64::from(polled && !halted));
+        totals.preempted = totals.preempted.wrapping_add(u64::from(lost > Nanos::ZERO));
+        totals.lost = Nanos(totals.lost.get().wrapping_add(lost.get()));
         if R::WANTED {
             idler.record.row(&Row { start, idle, window: wanted, halted, alone, ready: mask(ready) });
         }

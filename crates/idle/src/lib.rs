@@ -62,9 +62,10 @@
 //! measure, latency included, as they do where they come from.
 //!
 //! # Others on the CPU
-//! A thread cannot see whether another one waits for its CPU. But when the clock jumps by more than
-//! [`JUMP`](idler::JUMP) between two readings, it was preempted: it stops polling and does not poll in the
-//! [next episodes](idler::STAND_DOWN). The policy's worst-case bound does not cover these episodes.
+//! A thread cannot see whether another one waits for its CPU. But where the clock jumps by more than the policy's
+//! [longest gap](Policy::longest_gap) between two readings, it was preempted: it stops polling, and the policy
+//! gets the time lost. Policies with an [account](dwell_policy::account#a-core-that-is-shared) give way then:
+//! they do not poll for a hundred times as long. QEMU's and haltpoll's rules and a fixed window do not.
 //!
 //! # Features
 //! `std` (default; Linux): [`Monotonic`], [`Halt::measure`], [`ring`](mod@ring). `record`: `recorder`, which
@@ -72,7 +73,9 @@
 //! allocator, and a [`Clock`] is the caller's.
 //!
 //! # Limits
-//! * A look that takes longer than [`JUMP`](idler::JUMP) looks like a preemption.
+//! * A look that takes longer than four halts looks like a preemption.
+//! * A recording has when others got the CPU (`alone_ns`), not for how long: a replay polls on where the
+//!   thread gave way.
 //! * The rest of the time-out is counted from the last reading of the clock, so a wait may last longer than
 //!   its time-out by 8 looks.
 //! * With `COOP_TASKRUN` or `DEFER_TASKRUN` but without `TASKRUN_FLAG`, io_uring posts completions only when

@@ -14,8 +14,7 @@ pub struct Row {
     pub window: Nanos,
     /// Whether the thread halted; if not, the event came while it polled.
     pub halted: bool,
-    /// After which time polling ended because others had the CPU; 0 where it did not begin for that reason.
-    /// `None`: nothing was seen of others.
+    /// After which time others had the CPU, so that polling ended. `None`: nothing was seen of others.
     pub alone: Option<Nanos>,
     /// Who was ready: bit *n* for handler *n*; bit 63 for every handler from 63 on.
     pub ready: u64,

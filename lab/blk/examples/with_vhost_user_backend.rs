@@ -204,8 +204,7 @@ mod tests {
     fn every_request_is_answered_polling_or_not() {
         let never = requests(Idler::new(Never));
         assert!(never.caught == 0 && never.halts == never.episodes && never.halts > 0, "{never:?}");
-        // A wait that it does not poll through was disturbed by other tasks on the CPU.
         let polls = requests(Idler::new(Fixed(Nanos(50_000_000))));
-        assert!(polls.caught + polls.preempted > 0, "{polls:?}");
+        assert!(polls.caught > 0, "{polls:?}");
     }
 }

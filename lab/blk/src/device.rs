@@ -178,6 +178,9 @@ impl<P: Policy> Policy for ByWait<P> {
     fn window_after(&mut self, busy: Nanos) -> Nanos {
         self.begins().window_after(busy)
     }
+    fn longest_gap(&self) -> Nanos {
+        self.disk.as_ref().filter(|_| self.for_disk).unwrap_or(&self.driver).longest_gap()
+    }
     fn observe(&mut self, outcome: Outcome<'_>) {
         self.current().observe(outcome);
     }

@@ -7,7 +7,7 @@
 //! comes.
 
 use super::{LabError, Rig, os};
-use crate::guest::{IdleCounters, IdleCounts, Sleeper, sleeper, tsc};
+use crate::guest::{IdleCounters, IdleCounts, Looks, Sleeper, sleeper, tsc};
 use crate::host::{Tsc, monotonic};
 use crate::idle::{Halts, Idle};
 use crate::vm::{Kicker, Machine};
@@ -25,10 +25,10 @@ use vmm_sys_util::eventfd::EventFd;
 pub const WARM_UP: usize = 50;
 /// The stimulus and the vCPU rest after so long, for so long, within a gap: they are real-time threads, which
 /// the kernel stops when they run for 950 ms of a second (`sched_rt_runtime_us`).
-const STRETCH: Nanos = Nanos::from_micros(400_000);
-const REST: Duration = Duration::from_millis(60);
+pub(super) const STRETCH: Nanos = Nanos::from_micros(400_000);
+pub(super) const REST: Duration = Duration::from_millis(60);
 /// A wake that has not been seen after so long is lost: longer than an overcommitted host keeps a vCPU waiting.
-const LOST: Nanos = Nanos::from_micros(5_000_000);
+pub(super) const LOST: Nanos = Nanos::from_micros(5_000_000);
 
 /// The measurements of a block, without the warm-up.
 #[derive(Clone, Debug, Default)]
@@ -214,7 +214,7 @@ impl<'r> Waker<'r> {
                 Ok(true)
             }
             Waker::User(_) if shared.idle_state.watches() => Ok(false),
-            Waker::User(idle_state) => Ok(idle_state.wake()),
+            Waker::User(idle_state) => Ok(idle_state.sleeping.wake()),
         }
     }
 }
@@ -346,8 +346,7 @@ struct PolicyState {
 struct UserIdle<'r> {
     rig: &'r Rig,
     state: Mutex<PolicyState>,
-    /// 1 while the thread sleeps, or is about to.
-    sleeping: AtomicU32,
+    sleeping: Sleeping,
     /// Whether no further event will be posted.
     abandoned: AtomicBool,
     counters: IdleCounters,
@@ -358,7 +357,7 @@ impl<'r> UserIdle<'r> {
         UserIdle {
             rig,
             state: Mutex::new(PolicyState { policy, ended: Tsc::now() }),
-            sleeping: AtomicU32::new(0),
+            sleeping: Sleeping::default(),
             abandoned: AtomicBool::new(false),
             counters: IdleCounters::default(),
         }
@@ -374,21 +373,26 @@ impl<'r> UserIdle<'r> {
         let event = || shared.posted() != seen || self.abandoned.load(Ordering::Relaxed);
         let start = Tsc::now();
         let window = policy.window_after(self.rig.between(*ended, start));
+        let mut lost = 0;
         if window > Nanos::ZERO {
-            let mut came = event();
-            while !came && self.rig.since(start) < window {
+            let limit = self.rig.cycles(window);
+            let mut looks = Looks::new(tsc(), self.rig.cycles(policy.longest_gap()));
+            let (begin, mut came) = (looks.last(), event());
+            while !came && looks.at(tsc()) - begin < limit {
                 std::hint::spin_loop();
                 came = event();
             }
-            self.counters.polled(Tsc::now().since(start).0, came);
+            lost = looks.end(tsc(), &self.counters);
+            self.counters.polled(looks.last() - begin - lost, came);
         }
         if !event() {
             self.counters.halted();
-            self.sleep(event);
+            self.sleeping.sleep(event);
         }
         *ended = Tsc::now();
         self.counters.idled(ended.since(start).0);
-        policy.observe(Outcome::of(self.rig.between(start, *ended)));
+        let outcome = Outcome::of(self.rig.between(start, *ended));
+        policy.observe(outcome.losing(Nanos(self.rig.nanos(lost))));
         if self.abandoned.load(Ordering::Relaxed) {
             ControlFlow::Break(())
         } else {
@@ -396,34 +400,40 @@ impl<'r> UserIdle<'r> {
         }
     }
 
-    /// Says that it sleeps before it looks for the last time; a waker posts before it looks whether it
-    /// sleeps. Both orders are total (`SeqCst`), so one of them sees the other.
-    fn sleep(&self, event: impl Fn() -> bool) {
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+        self.sleeping.wake();
+    }
+}
+
+/// Where a thread sleeps: 1 while it does, or is about to.
+#[derive(Debug, Default)]
+pub(super) struct Sleeping(AtomicU32);
+
+impl Sleeping {
+    /// Sleeps until there is an event. Says that it sleeps before it looks for the last time; a waker posts before
+    /// it looks whether it sleeps. Both orders are total (`SeqCst`), so one of them sees the other.
+    pub(super) fn sleep(&self, event: impl Fn() -> bool) {
         loop {
-            self.sleeping.store(1, Ordering::SeqCst);
+            self.0.store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if event() {
-                self.sleeping.store(0, Ordering::SeqCst);
+                self.0.store(0, Ordering::SeqCst);
                 return;
             }
             // A wake between the look and the wait has changed the word, and the wait returns at once.
             // Whatever the wait answers, the event is looked for again.
-            let _ = futex::wait(&self.sleeping, futex::Flags::PRIVATE, 1, None);
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, 1, None);
         }
     }
 
     /// After an event was posted: wakes the thread if it sleeps, and returns whether it did.
-    fn wake(&self) -> bool {
+    pub(super) fn wake(&self) -> bool {
         fence(Ordering::SeqCst);
-        let slept = self.sleeping.swap(0, Ordering::SeqCst) == 1;
+        let slept = self.0.swap(0, Ordering::SeqCst) == 1;
         if slept {
-            let _ = futex::wake(&self.sleeping, futex::Flags::PRIVATE, 1);
+            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
         }
         slept
-    }
-
-    fn abandon(&self) {
-        self.abandoned.store(true, Ordering::SeqCst);
-        self.wake();
     }
 }

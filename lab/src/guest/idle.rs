@@ -25,6 +25,8 @@ pub struct IdleState {
     cycles_per_mebi_ns: AtomicU64,
     policy: UnsafeCell<MaybeUninit<Any>>,
     counters: IdleCounters,
+    /// 1 if the policy is not told of preemptions.
+    deaf: AtomicU32,
 }
 
 /// Who has the policy of an [`IdleState`]: none yet, being stored, stored, taken by the idler.
@@ -49,6 +51,8 @@ pub(crate) struct IdleCounters {
     polls_succeeded: AtomicU64,
     polled_cycles: AtomicU64,
     idled_cycles: AtomicU64,
+    preemptions: AtomicU64,
+    lost_cycles: AtomicU64,
 }
 
 impl IdleCounters {
@@ -58,6 +62,13 @@ impl IdleCounters {
         add(&self.polls, 1);
         add(&self.polls_succeeded, u64::from(seen));
         add(&self.polled_cycles, cycles);
+    }
+
+    /// Others had its CPU during a poll for so long.
+    #[inline]
+    pub(crate) fn lost(&self, cycles: u64) {
+        add(&self.preemptions, 1);
+        add(&self.lost_cycles, cycles);
     }
 
     /// Adds an idle time, as the policy observed it.
@@ -73,11 +84,16 @@ impl IdleCounters {
 
     /// What it has counted so far.
     pub(crate) fn read(&self) -> IdleCounts {
-        let IdleCounters { halts, polls, polls_succeeded, polled_cycles, idled_cycles } = self;
-        let [halts, polls, polls_succeeded, polled_cycles, idled_cycles] =
-            [halts, polls, polls_succeeded, polled_cycles, idled_cycles]
-                .map(|counter| counter.load(Ordering::Relaxed));
-        IdleCounts { halts, polls, polls_succeeded, polled_cycles, idled_cycles }
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        IdleCounts {
+            halts: of(&self.halts),
+            polls: of(&self.polls),
+            polls_succeeded: of(&self.polls_succeeded),
+            polled_cycles: of(&self.polled_cycles),
+            idled_cycles: of(&self.idled_cycles),
+            preemptions: of(&self.preemptions),
+            lost_cycles: of(&self.lost_cycles),
+        }
     }
 }
 
@@ -100,6 +116,10 @@ pub struct IdleCounts {
     pub polled_cycles: u64,
     /// Time idled, from the beginning of each episode until the idler knew of its end \[TSC cycles\].
     pub idled_cycles: u64,
+    /// Polls during which others had its CPU.
+    pub preemptions: u64,
+    /// For how long, in all \[TSC cycles\].
+    pub lost_cycles: u64,
 }
 
 impl std::ops::Sub for IdleCounts {
@@ -112,6 +132,8 @@ impl std::ops::Sub for IdleCounts {
             polls_succeeded: self.polls_succeeded - before.polls_succeeded,
             polled_cycles: self.polled_cycles - before.polled_cycles,
             idled_cycles: self.idled_cycles - before.idled_cycles,
+            preemptions: self.preemptions - before.preemptions,
+            lost_cycles: self.lost_cycles - before.lost_cycles,
         }
     }
 }
@@ -132,6 +154,11 @@ impl IdleState {
         self.state.store(STORED, Ordering::Release);
     }
 
+    /// Before its vCPU runs: its policy will not be told of preemptions, as policies were not before.
+    pub fn deafen(&self) {
+        self.deaf.store(1, Ordering::Relaxed);
+    }
+
     /// For a waker that has posted the event: whether the idler will see it by itself.
     #[inline]
     pub fn watches(&self) -> bool {
@@ -142,6 +169,47 @@ impl IdleState {
     /// What it has counted so far.
     pub fn idling(&self) -> IdleCounts {
         self.counters.read()
+    }
+}
+
+/// The looks of a poll, by the time-stamp counter: where two are too far apart, others had the CPU.
+pub(crate) struct Looks {
+    last: u64,
+    longest_gap: u64,
+    lost: u64,
+}
+
+impl Looks {
+    #[inline]
+    pub(crate) fn new(start: u64, longest_gap: u64) -> Looks {
+        Looks { last: start, longest_gap, lost: 0 }
+    }
+
+    /// A look, now; returns when it is.
+    #[inline]
+    pub(crate) fn at(&mut self, now: u64) -> u64 {
+        let gap = now.saturating_sub(self.last);
+        if gap > self.longest_gap {
+            self.lost += gap;
+        }
+        self.last = now;
+        now
+    }
+
+    /// When the last look was.
+    #[inline]
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The poll ends now: for how long others had the CPU.
+    #[inline]
+    pub(crate) fn end(&mut self, now: u64, counters: &IdleCounters) -> u64 {
+        self.at(now);
+        if self.lost > 0 {
+            counters.lost(self.lost);
+        }
+        self.lost
     }
 }
 
@@ -176,18 +244,23 @@ impl<'b> Idler<'b> {
         let start = tsc();
         let busy = self.nanos(start - self.ended);
         let window = self.policy.as_mut().map_or(Nanos::ZERO, |policy| policy.window_after(busy));
+        let mut lost = 0;
         if window > Nanos::ZERO {
             let limit = self.cycles(window);
+            let told = self.policy.as_ref().filter(|_| self.idle_state.deaf.load(Ordering::Relaxed) == 0);
+            let longest_gap = told.map_or(Nanos::MAX, |policy| policy.longest_gap());
+            let mut looks = Looks::new(start, self.cycles(longest_gap));
             self.idle_state.polling.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             let mut seen = event();
-            while !seen && tsc() - start < limit {
+            while !seen && looks.at(tsc()) - start < limit {
                 std::hint::spin_loop();
                 seen = event();
             }
             self.idle_state.polling.store(0, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            counters.polled(tsc() - start, seen);
+            lost = looks.end(tsc(), counters);
+            counters.polled(looks.last() - start - lost, seen);
         }
         while !event() {
             counters.halted();
@@ -195,9 +268,9 @@ impl<'b> Idler<'b> {
         }
         self.ended = tsc();
         counters.idled(self.ended - start);
-        let idle = self.nanos(self.ended - start);
+        let (idle, lost) = (self.nanos(self.ended - start), self.nanos(lost));
         if let Some(policy) = &mut self.policy {
-            policy.observe(Outcome::of(idle));
+            policy.observe(Outcome::of(idle).losing(lost));
         }
     }
 

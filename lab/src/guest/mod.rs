@@ -15,7 +15,7 @@ mod rounds;
 mod sleeper;
 pub mod timer;
 
-pub(crate) use idle::IdleCounters;
+pub(crate) use idle::{IdleCounters, Looks};
 pub use idle::{IdleCounts, IdleState, Idler};
 pub use poll_control::PollControl;
 pub use rounds::{MOST_ROUNDS, Rounds};

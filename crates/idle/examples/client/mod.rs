@@ -55,7 +55,6 @@ pub(crate) fn every_wait_ends(halts: bool, run: impl Fn(Fixed) -> Result<Totals>
     let never = run(Fixed(Nanos(0))).unwrap();
     assert!(never.caught == 0 && never.halts > 0, "{never:?}");
     assert!(!halts || never.halts == never.episodes, "{never:?}");
-    // A wait that it does not poll through was disturbed by other tasks on the CPU.
     let polls = run(Fixed(Nanos(50_000_000))).unwrap();
-    assert!(polls.caught + polls.preempted > 0, "{polls:?}");
+    assert!(polls.caught > 0, "{polls:?}");
 }

@@ -261,32 +261,102 @@ fn peer_that_sleeps_does_not_lock_the_thread_in() {
     assert_eq!(locked.totals().caught, 0);
 }
 
+/// A neighbour that takes the CPU for 3 ms once the thread has had it for as long, as a fair scheduler does. Whether a
+/// look came after its slice.
+struct Neighbour {
+    ran: u64,
+    leaves: u64,
+}
+
+impl Neighbour {
+    const SLICE: u64 = 3_000_000;
+
+    /// The thread runs for so long.
+    fn beside(&mut self, time: &Time, ns: u64) {
+        time.pass(ns);
+        self.ran += ns;
+        if self.ran >= Self::SLICE && time.0.get() < self.leaves {
+            self.ran = 0;
+            time.pass(Self::SLICE);
+        }
+    }
+
+    /// One wait beside it. How long the thread has polled.
+    fn wait<P: Policy, R: Record>(
+        &mut self,
+        idler: &mut Idler<P, &Time, R>,
+        time: &Time,
+        work: u64,
+        idle: u64,
+    ) -> u64 {
+        self.beside(time, work);
+        let start = time.0.get();
+        let (mut guard, mut polled) = (idler.idle(None), 0);
+        while guard.polls() {
+            polled += LOOK;
+            self.beside(time, LOOK);
+            if time.0.get() - start >= idle {
+                guard.wakes(&[]);
+                return polled;
+            }
+        }
+        guard.halts();
+        // It sleeps, and a sleeper gets the CPU when it wakes up.
+        self.ran = 0;
+        time.0.set(time.0.get().max(start + idle) + LATENCY);
+        guard.wakes(&[]);
+        polled
+    }
+}
+
 #[test]
-fn preempted_thread_stops_polling_and_stands_down() {
+fn gives_way_to_a_neighbour_and_polls_again_within_a_second() {
     let time = Time::default();
     let mut rows = Rows::default();
-    let mut idler = Idler::with_clock(Fixed(Nanos(1_000_000)), &time).recording(&mut rows);
-    let mut guard = idler.idle(None);
-    assert!(guard.polls());
-    time.pass(100);
-    assert!(guard.polls());
-    time.pass(50_000);
-    let mut polls = 0;
-    while guard.polls() {
-        polls += 1;
-        time.pass(LOOK);
-    }
-    assert!(polls <= 8);
-    assert_eq!(guard.halts(), None);
-    guard.wakes(&[]);
-    for _ in 0..dwell_idle::idler::STAND_DOWN {
-        assert_eq!(wait(&mut idler, &time, 0, |_| 500, None, LOOK, &[]).polled, 0);
-    }
-    assert!(wait(&mut idler, &time, 0, |_| 500, None, LOOK, &[]).polled >= 500);
-    assert_eq!(idler.totals().preempted, 1);
-    assert!(rows.0[0].alone.is_some_and(|alone| alone.get() >= 50_100));
-    assert_eq!((rows.0[1].alone, rows.0[1].halted), (Some(Nanos::ZERO), true));
-    assert_eq!(rows.0.last().map(|row| row.alone), Some(None));
+    let mut idler = Idler::with_clock(adaptive(), &time).recording(&mut rows);
+    let leaves = 10_000_000_000;
+    let mut neighbour = Neighbour { ran: 0, leaves };
+    // Alone for a second it polls through everything.
+    let mut polls = |until: u64, neighbour: &mut Neighbour| {
+        let (mut polled, mut last) = (0, 0);
+        while time.0.get() < until {
+            let one = neighbour.wait(&mut idler, &time, 5_000, 15_000);
+            polled += one;
+            if one > 0 {
+                last = time.0.get();
+            }
+        }
+        (polled, last, idler.totals())
+    };
+    let mut nobody = Neighbour { ran: 0, leaves: 0 };
+    let (alone, _, totals) = polls(1_000_000_000, &mut nobody);
+    assert!(alone > 700_000_000 && totals.preempted == 0, "{alone} {totals:?}");
+    // Beside the neighbour: one slice is polled in a try, and tries are 1 % of the time.
+    let (beside, last, totals) = polls(leaves, &mut neighbour);
+    assert!((10..40).contains(&totals.preempted), "{totals:?}");
+    assert!(totals.lost.get() <= (leaves - 1_000_000_000) / 100 + Neighbour::SLICE + 4 * K, "{totals:?}");
+    assert!(beside <= (leaves - 1_000_000_000) / 100 + Neighbour::SLICE, "{beside}");
+    assert!(last > leaves / 2);
+    // The neighbour has left.
+    let (after, ..) = polls(leaves + 1_000_000_000, &mut neighbour);
+    assert!(after > 400_000_000, "{after}");
+    let (after, ..) = polls(leaves + 2_000_000_000, &mut neighbour);
+    assert!(after > 700_000_000, "{after}");
+    let preempted: Vec<&Row> = rows.0.iter().filter(|row| row.alone.is_some()).collect();
+    assert!(preempted.len() >= 10);
+    // The others come within the window, and the episode lasts for their slice.
+    assert!(preempted.iter().all(|row| row.alone <= Some(row.window) && row.idle.get() > Neighbour::SLICE));
+}
+
+/// Rules of others, and a fixed window, poll on.
+#[test]
+fn policy_without_an_account_does_not_give_way() {
+    let time = Time::default();
+    let mut idler = Idler::with_clock(Fixed(Nanos(K)), &time);
+    let mut neighbour = Neighbour { ran: 0, leaves: u64::MAX };
+    let polled: u64 = (0..10_000).map(|_| neighbour.wait(&mut idler, &time, 5_000, 15_000)).sum();
+    assert!(polled > 100_000_000, "{polled}");
+    assert_eq!(idler.totals().preempted, 0);
 }
 
 #[test]
