@@ -88,8 +88,9 @@ impl Variant {
                 sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += *own / table.share);
             }
             let least = (0..windows.len()).min_by_key(|place| sums[*place]).unwrap_or(0);
-            let window = account.allow(Nanos(windows[least]));
-            account.settle(window, Nanos(idle));
+            let window = account.allow(Nanos(busy), Nanos(windows[least]));
+            // No recording has losses.
+            assert!(account.settle(window, &Outcome::of(Nanos(idle))));
             if number >= first {
                 cost += if idle <= window.get() { idle } else { window.get() + halt_cost };
                 optimum += idle.min(halt_cost);
