@@ -10,6 +10,7 @@ atexit.register(restore)
 def sh(c,**k): return subprocess.run(c,shell=True,capture_output=True,text=True,**k)
 procs=[]
 def setup():
+    atexit.register(stop)
     here=os.path.dirname(os.path.abspath(__file__))
     for c in ('ping-pong','paced'): subprocess.run(['gcc','-O2','-w','-o',f'{D}/{c}',f'{here}/{c}.c','-lm'],check=True)
     sh(f'redis-server --port 0 --unixsocket {D}/r.sock --save "" --daemonize yes --dir {D} --pidfile {D}/r.pid')

@@ -8,8 +8,8 @@ import shutil
 setup()
 def advice(load,start,cost):
     f=f'{D}/{load}.{"never" if start is NEVER else "default"}.parquet'
-    o=sh(f'{dwell} tune {f} --halt-cost {cost} --wakeup-latency 20us'); o2=sh(f'{dwell} tune {f} --halt-cost {cost}')
-    t=o2.stdout; a=re.search(r'^Advice:.*?(?=\n\n|\Z)',t,re.S|re.M); a=a[0] if a else (t[-300:]+o2.stderr[-500:])
+    o=sh(f'{dwell} tune {f} --halt-cost {cost}')
+    t=o.stdout; a=re.search(r'^Advice:.*?(?=\n\n|\Z)',t,re.S|re.M); a=a[0] if a else (t[-300:]+o.stderr[-500:])
     s={}
     first=a.split(':',1)[1].strip() if a.startswith('Advice') else ''
     if first.startswith('set'):
@@ -21,7 +21,7 @@ for load in loads:
     arms={'default':DEFAULT,'never':NEVER}; texts={}
     for sn,s in (('default',DEFAULT),('never',NEVER)):
         put(s); b=Beside(load); time.sleep(.5)
-        o=sh(f'{dwell} record guest --duration 8s --force -o {D}/{load}.{sn}.parquet')
+        o=sh(f'{dwell} record guest --duration 4s --force -o {D}/{load}.{sn}.parquet')
         if o.returncode: print(o.stderr)
         b.end()
         for c in ('5us','20us','50us'):
@@ -46,4 +46,3 @@ for load in loads:
         m=lambda f:st.mean(x[f] for x in res[k]); sd=st.pstdev(x['ops'] for x in res[k])/m('ops')*100
         v=arms[k]; txt=' '.join(v[q] for q in ('guest_halt_poll_ns','guest_halt_poll_grow_start','guest_halt_poll_grow','guest_halt_poll_shrink','guest_halt_poll_allow_shrink'))
         print('%-16s %-34s %9.0f %5.1f %7.1f %7.1f %6.1f %6.1f %8.0f'%(k,txt,m('ops'),sd,m('p50'),m('p99'),m('busy'),m('poll'),m('halts')),flush=True)
-stop()

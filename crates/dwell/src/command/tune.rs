@@ -23,6 +23,7 @@ use dwell_report::ratio;
 use serde::Serialize;
 pub(crate) use show::{ending, opening};
 use show::{front_table, front_words, table};
+use std::path::{Path, PathBuf};
 use unknown::{closed_loop, other_end};
 use work::ByWork;
 
@@ -53,6 +54,12 @@ pub(crate) struct Args {
     front: bool,
     #[command(flatten)]
     plan: plan::PlanArgs,
+    /// A recording of the same load under another setting, for what one setting cannot show
+    ///
+    /// Both need what woke the tasks, as `dwell record guest` keeps it. From the other come latencies that FILE does not
+    /// show, and whether interrupts wait for the work before them. How well its work is predicted from FILE is printed.
+    #[arg(long, value_name = "FILE", requires = "file")]
+    also: Option<PathBuf>,
     /// Exit with 1 if the advice is to leave the present setting as it is
     #[arg(long)]
     exit_code: bool,
@@ -154,7 +161,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let facts = args.plan.facts(&file, &reader)?;
     let (source, check) = check::check(model.source(reader))?;
-    let mut tuned = advise(&file, &source, &model, &args.goal, check)?;
+    let mut tuned = advise(&file, &source, args.also.as_deref(), &model, &args.goal, check)?;
     tuned.begins_with_source = begins_with_source;
     tuned.notes.splice(..0, first_note.into_iter().chain(in_force));
     if !args.front {
@@ -187,6 +194,7 @@ pub(crate) fn one_layer(model: &Model) -> anyhow::Result<Layer> {
 pub(crate) fn advise(
     file: &str,
     source: &RecordingSource,
+    also: Option<&Path>,
     model: &Model,
     goal: &GoalArgs,
     self_check: SelfCheck,
@@ -206,7 +214,7 @@ pub(crate) fn advise(
         "a halt cost of {} is above the range of the driver's parameter",
         model.halt_cost
     );
-    let mut work = ByWork::of(source.reader(), model, present, goal.goal(), goal.worth())?;
+    let mut work = ByWork::of(source.reader(), also, model, present, goal.goal(), goal.worth())?;
     let bar = progress::episodes(source.episodes() * 2, "tuning");
     let advice = tune(&Task {
         source,

@@ -95,74 +95,49 @@ const ASSUMED: Estimates = Estimates {
 const SELDOM: usize = 20;
 
 impl Estimates {
-    /// Estimates what the recording shows: latencies of wakeups by tasks, and the lengths of segments of one task before
-    /// and after its waking of another, after polls and after halts. `after_halt` takes the place of what
-    /// is assumed where there was no halt.
+    /// Estimates what recordings of one load show, the first of which is to be replayed: latencies of wakeups by tasks, and
+    /// the lengths of segments of one task before and after its waking of another, after polls and after halts. What the first
+    /// does not show is from the next that does. `after_halt` takes the place of what is assumed where there was no halt.
     ///
     /// Also the latencies of halts, as quantiles, where there are enough.
     pub(super) fn of(
-        segments: &Segments,
-        before: &Before,
+        recordings: &[(&Segments, &Before)],
         after_halt: Option<Nanos>,
     ) -> (Estimates, Option<[u64; QUANTILES]>) {
-        let mut late = [vec![], vec![]];
-        let mut external = [vec![], vec![]];
-        // Lengths of segments that began with an idle time.
-        let mut runs = vec![];
-        // By task, and whether there was a halt.
-        let mut until_waking: BTreeMap<(u32, bool), Vec<u64>> = BTreeMap::new();
-        let mut after_waking: BTreeMap<(u32, bool), Vec<u64>> = BTreeMap::new();
-        let mut woken_by_it = vec![0u32; segments.rows.len()];
-        for row in &segments.rows {
-            if let Cause::Task { waker, .. } = row.cause {
-                woken_by_it[waker as usize] += 1;
-            }
-        }
-        for (place, row) in segments.rows.iter().enumerate() {
-            let Some(halted) = before.idled(place) else { continue };
-            runs.push(row.run_ns);
-            if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
-                if woken_by_it[place] == 0 {
-                    until_waking.entry((row.task, halted)).or_default().push(row.run_ns);
-                }
-                external[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
-            }
-            let Cause::Task { waker, offset_ns } = row.cause else { continue };
-            let by = segments.rows[waker as usize];
-            if by.cpu == row.cpu {
-                continue;
-            }
-            let woken_ns = by.start_ns.saturating_add(offset_ns);
-            late[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
-            if woken_by_it[waker as usize] == 1 {
-                after_waking.entry((by.task, halted)).or_default().push(by.run_ns.saturating_sub(offset_ns));
-                if let Some(halted) = before.idled(waker as usize) {
-                    until_waking.entry((by.task, halted)).or_default().push(offset_ns);
-                }
-            }
-        }
-        let [polled, mut halted] = late;
+        let mut lengths = [BTreeMap::new(), BTreeMap::new()];
+        let mut each: Vec<Seen> =
+            recordings.iter().map(|(segments, before)| Seen::of(segments, before, &mut lengths)).collect();
+        let [until_waking, after_waking] = lengths;
         let assumed = match after_halt {
             Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
             None => ASSUMED.after_halt,
         };
-        let is_seldom = halted.len() >= FEWEST && halted.len().saturating_mul(SELDOM) < polled.len();
-        halted.sort_unstable();
-        let spread = quantiles(&halted).filter(|_| halted.len() >= FEWEST);
-        let is_rare = are_rare(polled.len(), halted.len());
-        let after_poll = Estimate::of(polled).filter(|_| !is_rare);
-        let after_halt = Estimate::of(halted).unwrap_or(assumed);
-        let [polled, halted] = external;
-        let is_rare = are_rare(polled.len(), halted.len());
+        let of_polls = |[polled, halted]: &[Vec<u64>; 2]| {
+            Estimate::of(polled.clone()).filter(|_| !are_rare(polled.len(), halted.len()))
+        };
+        let after_poll = each.iter().find_map(|seen| of_polls(&seen.late)).unwrap_or(ASSUMED.after_poll);
+        let external_poll =
+            each.iter().find_map(|seen| of_polls(&seen.external)).unwrap_or(ASSUMED.external_poll);
+        let external_halt = each
+            .iter()
+            .find_map(|seen| Estimate::of(seen.external[1].clone()))
+            .unwrap_or(ASSUMED.external_halt);
+        // Halts among many are better than seldom ones, and those better than none.
+        let place = each.iter().position(|seen| seen.late[1].len() >= FEWEST && !seen.halts_seldom());
+        let seen = &mut each[place.unwrap_or(0)];
+        let is_seldom = seen.late[1].len() >= FEWEST && seen.halts_seldom();
+        seen.late[1].sort_unstable();
+        let spread = quantiles(&seen.late[1]).filter(|_| seen.late[1].len() >= FEWEST);
+        let after_halt = Estimate::of(seen.late[1].clone()).unwrap_or(assumed);
         // What runs long has more to lose: of one in Python it was 32 us, of fio 6.
-        let half_ns = Estimate::of(runs).map_or(0, |of| of.ns / 2);
+        let half_ns = Estimate::of(each.swap_remove(0).runs).map_or(0, |of| of.ns / 2);
         let longer_segment =
             Estimate { high_ns: half_ns.max(ASSUMED.longer_segment.high_ns), ..ASSUMED.longer_segment };
         let estimates = Estimates {
-            after_poll: after_poll.unwrap_or(ASSUMED.after_poll),
+            after_poll,
             after_halt: if is_seldom { after_halt.among_many() } else { after_halt },
-            external_poll: Estimate::of(polled).filter(|_| !is_rare).unwrap_or(ASSUMED.external_poll),
-            external_halt: Estimate::of(halted).unwrap_or(ASSUMED.external_halt),
+            external_poll,
+            external_halt,
             ipi: of_halts(after_waking).unwrap_or(ASSUMED.ipi),
             longer_segment: of_halts(until_waking).unwrap_or(longer_segment),
             hidden: ASSUMED.hidden,
@@ -174,6 +149,67 @@ impl Estimates {
     pub(super) const fn all(&self) -> [Estimate; 7] {
         let Estimates { after_poll, after_halt, external_poll, external_halt, .. } = *self;
         [after_poll, after_halt, external_poll, external_halt, self.ipi, self.longer_segment, self.hidden]
+    }
+}
+
+/// Lengths by task, and whether there was a halt \[ns\].
+type Lengths<'a> = BTreeMap<(&'a str, bool), Vec<u64>>;
+
+/// What one recording shows \[ns\].
+struct Seen {
+    /// Latencies of wakeups by tasks of other CPUs, after polls and after halts.
+    late: [Vec<u64>; 2],
+    /// Those of wakeups by interrupts and timers.
+    external: [Vec<u64>; 2],
+    /// Lengths of segments that began with an idle time.
+    runs: Vec<u64>,
+}
+
+impl Seen {
+    /// Adds to the lengths of segments until they wake a task, and from then on.
+    fn of<'a>(
+        segments: &'a Segments,
+        before: &Before,
+        [until_waking, after_waking]: &mut [Lengths<'a>; 2],
+    ) -> Seen {
+        let mut seen = Seen { late: [vec![], vec![]], external: [vec![], vec![]], runs: vec![] };
+        let name = |task: u32| segments.tasks.get(task as usize).map_or("", |name| &**name);
+        let mut woken_by_it = vec![0u32; segments.rows.len()];
+        for row in &segments.rows {
+            if let Cause::Task { waker, .. } = row.cause {
+                woken_by_it[waker as usize] += 1;
+            }
+        }
+        for (place, row) in segments.rows.iter().enumerate() {
+            let Some(halted) = before.idled(place) else { continue };
+            seen.runs.push(row.run_ns);
+            if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
+                if woken_by_it[place] == 0 {
+                    until_waking.entry((name(row.task), halted)).or_default().push(row.run_ns);
+                }
+                seen.external[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
+            }
+            let Cause::Task { waker, offset_ns } = row.cause else { continue };
+            let by = segments.rows[waker as usize];
+            if by.cpu == row.cpu {
+                continue;
+            }
+            let woken_ns = by.start_ns.saturating_add(offset_ns);
+            seen.late[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
+            if woken_by_it[waker as usize] == 1 {
+                let after_ns = by.run_ns.saturating_sub(offset_ns);
+                after_waking.entry((name(by.task), halted)).or_default().push(after_ns);
+                if let Some(halted) = before.idled(waker as usize) {
+                    until_waking.entry((name(by.task), halted)).or_default().push(offset_ns);
+                }
+            }
+        }
+        seen
+    }
+
+    fn halts_seldom(&self) -> bool {
+        let [polled, halted] = &self.late;
+        halted.len().saturating_mul(SELDOM) < polled.len()
     }
 }
 
@@ -201,7 +237,7 @@ const fn are_rare(polls: usize, halts: usize) -> bool {
 }
 
 /// How much halts add, of the task of which the most is known.
-fn of_halts(lengths: BTreeMap<(u32, bool), Vec<u64>>) -> Option<Estimate> {
+fn of_halts(lengths: Lengths<'_>) -> Option<Estimate> {
     let both = lengths.iter().filter(|((_, halted), _)| *halted).filter_map(|((task, _), halted)| {
         let polled = lengths.get(&(*task, false))?;
         let fewer = halted.len().min(polled.len());

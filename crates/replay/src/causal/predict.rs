@@ -97,10 +97,47 @@ pub struct Predictor {
     pub recorded_per_s: f64,
     /// By how much a replay of the present setting does more work a second than that, as a share.
     pub own_error: f64,
+    /// The kinds of external causes that are possible; twice the same where the other recording tells.
+    kinds: [External; 2],
+    /// The other recording's work, predicted from this one.
+    pub other: Option<Foretold>,
+}
+
+/// A recording of the same load under another setting, for what one setting cannot show.
+pub struct Other<'a> {
+    /// What ran in it.
+    pub segments: &'a Segments,
+    /// The setting that was in force.
+    pub under: Rule,
+}
+
+/// Work of another recording, over that of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Foretold {
+    /// As both recordings have it.
+    pub recorded_speed: f64,
+    /// As a replay of the first half of this one has it, with the constants of both.
+    pub predicted_speed: f64,
+}
+
+impl Foretold {
+    fn error(self) -> f64 {
+        (self.predicted_speed / self.recorded_speed).ln().abs()
+    }
+}
+
+/// Where both kinds of external causes predict another recording within this, it does not tell which is right.
+const ALIKE: f64 = 0.02;
+
+/// A task's name without its number, which is another in each run.
+fn program_of_task(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(program, _)| program)
 }
 
 impl Predictor {
-    /// Prepares a recording that was made under `present`. `None` where it has too little work in it.
+    /// Prepares a recording that was made under `present`. `None` where it has too little work in it. Of the other
+    /// recording it takes the constants that this one does not show, the kind of external causes that predicts its work
+    /// better, and the error of that prediction where that is larger than the model's.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
@@ -108,9 +145,14 @@ impl Predictor {
         segments: &Segments,
         present: &Rule,
         after_halt: Option<Nanos>,
+        other: Option<&Other<'_>>,
     ) -> Result<Option<Predictor>, RuleError> {
         let before = Before::of(segments, present)?;
-        let (estimates, spread) = Estimates::of(segments, &before, after_halt);
+        let before_other = other.map(|other| Before::of(other.segments, &other.under)).transpose()?;
+        let recordings: Vec<(&Segments, &Before)> = std::iter::once((segments, &before))
+            .chain(other.map(|other| other.segments).zip(before_other.as_ref()))
+            .collect();
+        let (estimates, spread) = Estimates::of(&recordings, after_halt);
         let halted = before.halted();
         let (half, all) = (segments.rows.len() / 2, segments.rows.len());
         let stretch = |from: usize, to: usize| {
@@ -133,6 +175,8 @@ impl Predictor {
             estimates,
             recorded_per_s,
             own_error: f64::NAN,
+            kinds: [External::ByTask, External::ByTaskElseRelative],
+            other: None,
         };
         for windows in [Windows::Full, Windows::Zero] {
             let variant = predictor.middle(External::ByTask, windows);
@@ -143,7 +187,44 @@ impl Predictor {
                 predictor.present_windows = Some(windows).filter(|_| error.abs() <= OWN_ERROR);
             }
         }
+        if let Some(other) = other {
+            predictor.foretell(segments, other)?;
+        }
         Ok(Some(predictor))
+    }
+
+    /// Predicts the other recording's work from the first half of this one, with both kinds of external causes. Nothing where
+    /// other tasks do the work in it.
+    fn foretell(&mut self, segments: &Segments, other: &Other<'_>) -> Result<(), RuleError> {
+        let program = Program::new(other.segments, External::Absolute);
+        let names = |of: &Segments, tasks: &[u32]| -> std::collections::BTreeSet<String> {
+            let name = |task: &u32| of.tasks.get(*task as usize).map(|name| program_of_task(name).to_owned());
+            tasks.iter().filter_map(name).collect()
+        };
+        let per_s = |outcome: &Outcome| outcome.work_per_s().filter(|per_s| *per_s > 0.0);
+        let (work, span_ns) = program.recorded_work(other.segments);
+        let recorded = [self.halves[0].recorded, Outcome { work, span_ns, ..Outcome::default() }];
+        let is_same = names(segments, &self.leading) == names(other.segments, program.leading());
+        let (Some(here), Some(there), true) = (per_s(&recorded[0]), per_s(&recorded[1]), is_same) else {
+            return Ok(());
+        };
+        let mut found = vec![];
+        for kind in self.kinds {
+            let variant = self.middle(kind, Windows::Full);
+            let outcomes = self.outcomes(&self.halves[0], variant, &[self.present, other.under])?;
+            if let [Some(present), Some(under)] = [per_s(&outcomes[0]), per_s(&outcomes[1])] {
+                let foretold = Foretold { recorded_speed: there / here, predicted_speed: under / present };
+                found.push((kind, foretold));
+            }
+        }
+        let [(by_task, first), (relative, second)] = found[..] else { return Ok(()) };
+        let (kind, foretold) =
+            if second.error() < first.error() { (relative, second) } else { (by_task, first) };
+        if (first.predicted_speed / second.predicted_speed).ln().abs() > ALIKE {
+            self.kinds = [kind; 2];
+        }
+        self.other = Some(foretold);
+        Ok(())
     }
 
     /// The leading tasks, whose segments are the units of work: indices into the recording's.
@@ -187,7 +268,7 @@ impl Predictor {
         let part = (most < rows).then(|| self.halves[0].part(0..most, &self.present)).transpose()?;
         let of = part.as_ref().unwrap_or(&self.halves[0]);
         let mut sums = vec![Outcome::default(); rules.len()];
-        for external in [External::ByTask, External::ByTaskElseRelative] {
+        for external in self.kinds {
             let outcomes = self.outcomes(of, self.middle(external, Windows::Full), rules)?;
             sums.iter_mut().zip(outcomes).for_each(|(sum, outcome)| *sum += outcome);
         }
@@ -202,12 +283,11 @@ impl Predictor {
         let half = &self.halves[1];
         let replayed = |variant: Variant| self.outcomes(half, variant, rules);
         let both = |windows: Windows| -> Result<[Vec<Outcome>; 2], RuleError> {
-            let kinds =
-                [External::ByTask, External::ByTaskElseRelative].map(|kind| self.middle(kind, windows));
+            let kinds = self.kinds.map(|kind| self.middle(kind, windows));
             Ok([replayed(kinds[0])?, replayed(kinds[1])?])
         };
         let (full, zero) = (both(Windows::Full)?, both(Windows::Zero)?);
-        let middle = self.middle(External::ByTask, Windows::Full);
+        let middle = self.middle(self.kinds[0], Windows::Full);
         let all = self.estimates.all();
         let mut ends = vec![];
         for (number, estimate) in all.iter().enumerate() {
@@ -226,7 +306,8 @@ impl Predictor {
             let stretch = half.part(rows * block / count..rows * (block + 1) / count, &self.present)?;
             blocks.push(self.outcomes(&stretch, middle, rules)?);
         }
-        Ok(Judged { full, zero, ends, blocks, leading: self.leading.len() })
+        let model_error = self.other.map_or(MODEL_ERROR, |other| MODEL_ERROR.max(other.error()));
+        Ok(Judged { full, zero, ends, blocks, leading: self.leading.len(), model_error })
     }
 }
 
@@ -239,6 +320,7 @@ pub struct Judged {
     ends: Vec<Vec<Vec<Outcome>>>,
     blocks: Vec<Vec<Outcome>>,
     leading: usize,
+    model_error: f64,
 }
 
 impl Judged {
@@ -265,7 +347,7 @@ impl Judged {
         let log = |outcomes: &[Outcome]| figure(outcomes).max(LEAST).ln();
         let [by_task, relative] = [log(&self.full[0]), log(&self.full[1])];
         let middle = f64::midpoint(by_task, relative);
-        let model = if rule == 0 { 0.0 } else { MODEL_ERROR };
+        let model = if rule == 0 { 0.0 } else { self.model_error };
         let mut squares = [(by_task - relative).powi(2) / 4.0 + model * model; 2];
         let mut add = |down: f64, up: f64| {
             squares[0] += down.min(0.0).powi(2);

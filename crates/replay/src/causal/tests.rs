@@ -478,7 +478,7 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, constants, &[]);
     let truth = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     let (polls, halts) = (truth(&Rule::Always), truth(&Rule::Never));
-    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, None);
+    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, None, None);
     let predictor = predictor.unwrap().unwrap();
     let Estimates { after_poll, after_halt, .. } = predictor.estimates;
     assert_eq!((after_poll.ns, after_poll.low_ns, after_poll.high_ns), (1_800, 1_800, 1_800));
@@ -491,6 +491,37 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // Each unit of work has a halt and nothing else.
     assert!((work.cost_ns.middle / 20_000.0 - 1.0).abs() < 0.01, "{work:?}");
     assert_eq!(predictor.leading(), [0, 1]);
+}
+
+/// Two recordings of one machine, under two rules: what each shows alone is known, what both show is.
+#[test]
+fn another_recording_tells_what_one_setting_cannot() {
+    let constants = Constants { hidden_ns: 0, ..CONSTANTS };
+    let work: Vec<Work> = (0..1_200usize)
+        .map(|number| Work {
+            task: number % 2,
+            run_ns: 6_000,
+            release: match number.checked_sub(1) {
+                Some(waker) => Release::By { waker, offset_ns: 4_000 },
+                None => Release::Until(0),
+            },
+        })
+        .collect();
+    let recorded = |rule: &Rule| traced(&work, &[0, 1], &machine(&work, &[0, 1], rule, constants).unwrap()).0;
+    let (never, always) = (recorded(&Rule::Never), recorded(&Rule::Always));
+    let other = Other { segments: &always, under: Rule::Always };
+    let alone = Predictor::new(&never, &Rule::Never, None, None).unwrap().unwrap();
+    let both = Predictor::new(&never, &Rule::Never, None, Some(&other)).unwrap().unwrap();
+    let Estimates { after_poll, ipi, longer_segment, .. } = both.estimates;
+    assert_eq!([after_poll, ipi, longer_segment].map(|of| of.seen > 500), [true; 3], "{:?}", both.estimates);
+    assert_eq!(after_poll.ns, constants.after_poll_ns);
+    assert_eq!([ipi.ns, longer_segment.ns], [constants.ipi_ns, constants.longer_segment_ns]);
+    let truth = both.other.unwrap();
+    assert!((truth.predicted_speed / truth.recorded_speed - 1.0).abs() < 0.01, "{truth:?}");
+    let speed = |of: &Predictor| of.judge(&[Rule::Never, Rule::Always]).unwrap().work(1, Nanos(20_000)).speed;
+    let (alone, both) = (speed(&alone), speed(&both));
+    assert!(both.low < truth.recorded_speed && truth.recorded_speed < both.high, "{both:?}");
+    assert!(both.high / both.low < alone.high / alone.low, "{both:?} {alone:?}");
 }
 
 /// A timer wakes one of the two once, and one segment has no known cause: both in time for the recorded setting.
@@ -526,7 +557,7 @@ fn a_segment_that_follows_another_has_no_wakeup_latency() {
             *waker = shifted(*waker);
         }
     }
-    let predictor = Predictor::new(&recorded, &Rule::Never, None).unwrap().unwrap();
+    let predictor = Predictor::new(&recorded, &Rule::Never, None, None).unwrap().unwrap();
     let late = predictor.estimates.after_poll;
     assert!((800..900).contains(&late.seen) && late.low_ns == 20_000, "{late:?}");
 }
@@ -538,7 +569,7 @@ fn a_load_that_waits_for_itself_is_advised_to_poll() {
         let mut recorded = ping_pong(5_000, latency_ns, 1_500);
         recorded.rows.iter_mut().for_each(|row| row.halted = Some(halted));
         let Rule::Layer(setting) = present else { unreachable!() };
-        let predictor = Predictor::new(&recorded, &present, None).unwrap().unwrap();
+        let predictor = Predictor::new(&recorded, &present, None, None).unwrap().unwrap();
         let task = Task {
             predictor: &predictor,
             present: setting,

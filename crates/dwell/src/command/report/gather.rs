@@ -176,10 +176,11 @@ impl Recording {
             planned.map(|setting| of_layer(setting, layer)).transpose().with_context(|| file.clone())?;
         let (source, self_check) = check::check(model.source(reader))?;
         // A recording that is too short for advice still has figures to show.
-        let (tune, no_advice) = match tune::advise(&file, &source, &model, asked.goal, self_check.clone()) {
-            Ok(tuned) => (Some(tuned), None),
-            Err(why) => (None, Some(format!("{why:#}"))),
-        };
+        let (tune, no_advice) =
+            match tune::advise(&file, &source, None, &model, asked.goal, self_check.clone()) {
+                Ok(tuned) => (Some(tuned), None),
+                Err(why) => (None, Some(format!("{why:#}"))),
+            };
         let advice = tune.as_ref().map(|tuned| &tuned.advice);
         let mut policies = policies(&model, source.reader().metadata(), advice);
         if let Some(setting) = planned {

@@ -1,18 +1,20 @@
 //! What a setting does to the work, of recordings that have what woke the tasks.
 
-use crate::model::Model;
+use crate::model::{self, Model};
 use crate::output;
-use crate::progress;
+use crate::{progress, settings};
+use anyhow::Context;
 use dwell_knobs::plan::{Effect, Plan};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
-use dwell_recording::{CauseShares, Reader};
+use dwell_recording::{CauseShares, Reader, Segments};
 use dwell_replay::advice::{Conclusion, Goal, Worth};
-use dwell_replay::causal::{self, Estimates, Predictor, Range, RowByWork, Task};
+use dwell_replay::causal::{self, Estimates, Other, Predictor, Range, RowByWork, Task};
 use dwell_replay::tune::Decided;
 use dwell_replay::{Figure, Rule, Values};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio};
 use serde::Serialize;
+use std::path::Path;
 
 /// Advice by the work done.
 #[derive(Serialize)]
@@ -24,6 +26,9 @@ pub(crate) struct ByWork {
     /// By how much a replay of the present setting is faster than the recording, as a share.
     own_error: f64,
     constants: Estimates,
+    /// The setting of the other recording, and its work over that of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other: Option<OtherByWork>,
     #[serde(flatten)]
     advice: causal::ByWork,
     #[serde(skip)]
@@ -34,21 +39,44 @@ pub(crate) struct ByWork {
     predictor: Predictor,
 }
 
+/// Another recording of the load, and what was predicted of it.
+#[derive(Serialize)]
+struct OtherByWork {
+    file: String,
+    setting: Values,
+    #[serde(flatten)]
+    foretold: Option<causal::Foretold>,
+}
+
 impl ByWork {
     /// Of a recording of a guest that has causes; `None` of others.
+    ///
+    /// # Errors
+    /// If the other recording cannot be read or has no causes.
     pub(super) fn of(
         reader: &Reader,
+        also: Option<&Path>,
         model: &Model,
         present: Setting,
         goal: Goal,
         worth_a_change: Worth,
     ) -> anyhow::Result<Option<ByWork>> {
+        let another = also.map(|path| recorded_beside(path, model).map(|other| (path, other))).transpose()?;
         let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
             return Ok(None);
         };
-        let Some(predictor) = Predictor::new(&segments, &Rule::Layer(present), model.known_latency())? else {
+        let other =
+            another.as_ref().map(|(_, (segments, setting))| Other { segments, under: Rule::Layer(*setting) });
+        let predictor =
+            Predictor::new(&segments, &Rule::Layer(present), model.known_latency(), other.as_ref())?;
+        let Some(predictor) = predictor else {
             return Ok(None);
         };
+        let other = another.as_ref().map(|(path, (_, setting))| OtherByWork {
+            file: path.display().to_string(),
+            setting: Values::from(setting).differing_from(&Values::from(&present)),
+            foretold: predictor.other,
+        });
         let bar = progress::steps(causal::STEPS, "replaying causes");
         let advice = causal::advise(&Task {
             predictor: &predictor,
@@ -67,6 +95,7 @@ impl ByWork {
             recorded_work_per_s: predictor.recorded_per_s,
             own_error: predictor.own_error,
             constants: predictor.estimates,
+            other,
             advice: advice?,
             present,
             goal,
@@ -170,9 +199,10 @@ impl ByWork {
             percent(1.0 + self.own_error),
             count(self.advice.settings_tried as u128),
         );
+        let other = self.other.as_ref().map_or_else(String::new, OtherByWork::words);
         format!(
             "\n{}\n{}\n{}",
-            output::wrapped(&opening),
+            output::wrapped(&(opening + &other)),
             output::fitted(&self.table()),
             output::wrapped(&self.sources())
         )
@@ -210,16 +240,48 @@ impl ByWork {
             ("longer segment after a halt", longer_segment),
             ("part of a halt that hides an interrupt", hidden),
         ];
+        let plural = if self.other.is_some() { "s" } else { "" };
         let words = named.map(|(name, of)| {
             let source = match of.seen {
                 0 => "assumed".to_owned(),
-                seen => format!("{} in the recording", count(seen.into())),
+                seen => format!("{} in the recording{plural}", count(seen.into())),
             };
             let [ns, low, high] = [of.ns, of.low_ns, of.high_ns].map(|ns| duration(ns as f64));
             format!("{name} {ns} ({low} to {high}, {source})")
         });
         format!("Constants: {}. The scheduler's choice of CPUs is taken to stay.", words.join("; "))
     }
+}
+
+impl OtherByWork {
+    fn words(&self) -> String {
+        let file = self.file.escape_debug();
+        let setting = &self.setting;
+        match self.foretold {
+            Some(of) => format!(
+                " {file}, recorded under {setting}, has {} times the work a second; {} was predicted of it.",
+                ratio(of.recorded_speed),
+                ratio(of.predicted_speed)
+            ),
+            None => format!(
+                " In {file}, recorded under {setting}, other tasks do the work, or too little: only constants are from it."
+            ),
+        }
+    }
+}
+
+/// What ran in another recording, and the setting that was in force.
+fn recorded_beside(path: &Path, model: &Model) -> anyhow::Result<(Segments, Setting)> {
+    let file = path.display();
+    let reader = model::open(path)?;
+    let setting = settings::recorded(Layer::Guest, model.version, reader.metadata())
+        .with_context(|| format!("cannot use {file}: it does not have the setting in force"))?;
+    let segments = reader.segments()?.with_context(|| {
+        format!(
+            "cannot use {file}: it does not have what woke the tasks; record again without --without-causes"
+        )
+    })?;
+    Ok((segments, setting))
 }
 
 fn between(range: Range, words: impl Fn(f64) -> String) -> String {
