@@ -18,7 +18,6 @@ pub mod measured;
 pub mod metrics;
 pub mod parquet;
 pub mod perf;
-pub mod perfetto;
 pub mod plan;
 pub mod qemu;
 pub mod qmp;
@@ -32,7 +31,7 @@ pub mod trace_text;
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 19] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("timers", timers::run),
@@ -52,5 +51,4 @@ pub const TARGETS: [Target; 20] = [
     ("sketch", sketch::run),
     ("trace_text", trace_text::run),
     ("domstats", domstats::run),
-    ("perfetto", perfetto::run),
 ];

@@ -25,9 +25,6 @@ const TIMERS: &[u8] = include_bytes!("../seeds/timers.perf.txt");
 /// The field cases of the importers.
 const STAP: &[u8] = include_bytes!("../../trace/tests/it/import/field/09-qemu-trace-stap.log");
 const DOMSTATS: &[u8] = include_bytes!("../../trace/tests/it/import/field/11-domstats-t0.txt");
-/// Encoded by the schema of Perfetto 0.59.
-const ANDROID: &[u8] = include_bytes!("../../trace/tests/it/import/android.perfetto-trace");
-const SWITCHES: &[u8] = include_bytes!("../../trace/tests/it/import/switches.perfetto-trace");
 /// Of Linux 6.18 and trace-cmd 3.1.
 const FTRACE: &[u8] = include_bytes!("../seeds/ftrace.txt");
 const TRACE_CMD_RAW: &[u8] = include_bytes!("../seeds/trace-cmd-R.txt");
@@ -47,11 +44,16 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         }
         "exits" => exits(),
         "trace_text" => {
-            let texts = [FTRACE, TRACE_CMD_RAW, STAP, HOST, THREADS, ANDROID];
-            texts.into_iter().map(<[u8]>::to_vec).chain(csv()).chain(qemu_forms()).chain(pages()).collect()
+            let texts = [FTRACE, TRACE_CMD_RAW, STAP, HOST, THREADS];
+            texts
+                .into_iter()
+                .map(<[u8]>::to_vec)
+                .chain(csv())
+                .chain(qemu_forms())
+                .chain([architectures()])
+                .collect()
         }
         "domstats" => vec![DOMSTATS.to_vec()],
-        "perfetto" => [ANDROID, SWITCHES].iter().flat_map(|trace| chosen(0..3, trace)).collect(),
         "ring" => ring(),
         "parquet" => parquet(),
         "plan" => [guest_plan(), host_plan("6.18"), trap_plan()]
@@ -92,16 +94,19 @@ fn qemu_forms() -> Vec<Vec<u8>> {
     syslog.into_iter().chain([simple.to_owned(), lttng.to_owned()]).map(String::into_bytes).collect()
 }
 
-/// Pages of systrace; and events of arm64 and s390.
-fn pages() -> Vec<Vec<u8>> {
-    let trace = "          <idle>-0     (-----) [001] d..2 10.000000: cpu_idle: state=1 cpu_id=1\n\
-        a-7 (7) [000] d..2 10.000010: ipi_raise: target_mask=00000000,00000002 (Rescheduling interrupts)\n\
-        <idle>-0     (-----) [001] d..2 10.000020: ipi_entry: (Rescheduling interrupts)\n\
-        <idle>-0     (-----) [001] d..2 10.000300: cpu_idle: state=4294967295 cpu_id=1\n\
-        CPU 0/KVM-9 (8) [001] .... 10.000301: kvm_s390_sie_exit: 00[0-1]: exit sie icptcode 28 (Wait state)\n";
-    let open = "<script class=\"trace-data\" type=\"application/text\">\n";
-    let page = format!("<!DOCTYPE html>\n<p>a</p>\n{open}USER PID\n</script>{open}{trace}</script>\n");
-    vec![trace.into(), page.into_bytes()]
+/// Events of ftrace for arm64 and s390.
+fn architectures() -> Vec<u8> {
+    "          <idle>-0     (-----) [001] d..2 10.000000: cpu_idle: state=1 cpu_id=1
+\
+        a-7 (7) [000] d..2 10.000010: ipi_raise: target_mask=00000000,00000002 (Rescheduling interrupts)
+\
+        <idle>-0     (-----) [001] d..2 10.000020: ipi_entry: (Rescheduling interrupts)
+\
+        <idle>-0     (-----) [001] d..2 10.000300: cpu_idle: state=4294967295 cpu_id=1
+\
+        CPU 0/KVM-9 (8) [001] .... 10.000301: kvm_s390_sie_exit: 00[0-1]: exit sie icptcode 28 (Wait state)
+"
+    .into()
 }
 
 fn csv() -> Vec<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! Is reading ever what one waits for?
 //!
-//! Each format in lines (of a trace of Perfetto: events) per second, beside the least that a reader could do with the
+//! Each format in lines per second, beside the least that a reader could do with the
 //! same bytes in the same run: `baseline` looks for the event's name in each line, or splits the table and parses its
 //! numbers, with no checks and no recording. Surprising: an import of a text at less than a tenth of its baseline, or a
 //! dialect at less than half of the speed of another one.
@@ -58,51 +58,6 @@ fn simpletrace() -> String {
     text
 }
 
-fn varint(mut number: u64, out: &mut Vec<u8>) {
-    while number >= 0x80 {
-        out.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    out.push(number.to_le_bytes()[0]);
-}
-
-/// A field of a message: a number, or bytes.
-fn field(number: u64, value: Result<u64, &[u8]>, out: &mut Vec<u8>) {
-    varint(number << 3 | if value.is_ok() { 0 } else { 2 }, out);
-    match value {
-        Ok(value) => varint(value, out),
-        Err(bytes) => {
-            varint(bytes.len() as u64, out);
-            out.extend_from_slice(bytes);
-        }
-    }
-}
-
-/// The wakeups as a trace of Perfetto, in bundles of a hundred.
-fn perfetto() -> Vec<u8> {
-    let (mut trace, mut bundle) = (vec![], vec![]);
-    for (row, (now, idle)) in wakeups().enumerate() {
-        let (mut event, mut wakeup) = (vec![], vec![]);
-        for (number, value) in [(1, idle), (2, 1), (3, 1)] {
-            field(number, Ok(value), &mut wakeup);
-        }
-        for (number, value) in [(1, now), (2, 1234)] {
-            field(number, Ok(value), &mut event);
-        }
-        field(400, Err(&wakeup), &mut event);
-        field(2, Err(&event), &mut bundle);
-        if row % 100 == 99 {
-            let mut packet = vec![];
-            field(1, Err(&bundle), &mut packet);
-            // The number of the writer; without it the bytes might be a text.
-            field(10, Ok(1), &mut packet);
-            field(1, Err(&packet), &mut trace);
-            bundle.clear();
-        }
-    }
-    trace
-}
-
 /// Compares the import of `bytes` with the baseline.
 fn compare(
     c: &mut Criterion,
@@ -141,9 +96,6 @@ fn formats(c: &mut Criterion) {
         let text = events(head, flags, event);
         compare(c, name, (ROWS, text.as_bytes()), |text| named(text, "kvm_vcpu_wakeup:"), of_events);
     }
-    // The least that can be done with bytes that are no lines.
-    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u64::from(byte)).sum();
-    compare(c, "Perfetto", (ROWS, &perfetto()), sum, of_events);
     let of_qemu = |input: Input<'_>, writer: &mut Writer<Vec<u8>>| {
         qemu::import(input, qemu::QemuOptions::default(), writer).unwrap().episodes
     };

@@ -20,9 +20,10 @@ use std::path::PathBuf;
 
 /// Convert the traces and tables of other tools to a recording
 ///
-/// Recognises the text of `perf script`, `trace-cmd report` and ftrace, traces of Perfetto, pages of systrace, QEMU's trace
-/// of its event loops, and tables of episodes (CSV), plain or compressed with gzip, xz or zstd, and prints what it took
-/// the file for; --as overrides that. A perf.data or trace.dat is converted by its own tool (--convert).
+/// Recognises the text of `perf script`, `trace-cmd report` and ftrace, QEMU's trace of its event loops, and
+/// tables of episodes (CSV), plain or compressed with gzip, xz or zstd, and prints what it took
+/// the file for; --as overrides that. A perf.data, a trace.dat or a trace of Perfetto is converted by its
+/// own tool (--convert).
 ///
 /// Text of perf, trace-cmd and ftrace: the same trace gives the same recording as `dwell record`. Host: kvm:kvm_vcpu_wakeup and
 /// kvm:kvm_halt_poll_ns. Guest: power:cpu_idle, or sched:sched_switch, or the context switches of `perf record
@@ -107,7 +108,7 @@ pub(crate) struct Args {
 enum Kind {
     /// Table of episodes
     Csv,
-    /// Text of `perf script`, `trace-cmd report` or ftrace, or a trace of Perfetto
+    /// Text of `perf script`, `trace-cmd report` or ftrace
     Perf,
     /// QEMU's trace of its event loops
     Qemu,

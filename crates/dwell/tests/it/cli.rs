@@ -779,7 +779,6 @@ fn import_recognises_what_it_is_given() {
         ("03-perf-arm64-guest.txt", "perf script", 6),
         ("09-qemu-trace-stap.log", "QEMU's trace", 3),
         ("13.xz", "perf script", 2),
-        ("../switches.perfetto-trace", "a Perfetto trace", 1),
     ] {
         let summary = json(&["import", &field_case(name), "-o", &to, "--force", "--format", "json"]);
         let found = (summary["format"].as_str().unwrap_or(""), summary["episodes"].as_u64());

@@ -1,8 +1,5 @@
-//! Lines of a text that may be compressed, or within a file of another kind.
+//! Lines of a text that may be compressed.
 
-use super::page::{Page, is_page};
-use super::perfetto::{Perfetto, begins_with_packet};
-use super::pieces::Text;
 use dwell_recording::{FOREIGN, regular};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -55,25 +52,30 @@ pub enum Binary {
     Perf,
     /// Of `trace-cmd record`.
     TraceCmd,
+    /// Of Perfetto (Android, ChromeOS).
+    Perfetto,
 }
 
 impl Binary {
     /// By the first bytes of a file.
     pub fn of(start: &[u8]) -> Option<Binary> {
-        [Binary::Perf, Binary::TraceCmd].into_iter().find(|kind| start.starts_with(kind.foreign().0))
-    }
-
-    const fn foreign(self) -> (&'static [u8], &'static str) {
-        let [perf, trace_cmd] = FOREIGN;
-        match self {
-            Binary::Perf => perf,
-            Binary::TraceCmd => trace_cmd,
-        }
+        // A trace of Perfetto has no magic number: it begins with the key of a packet.
+        let is_text = |byte: &u8| *byte >= b' ' || byte.is_ascii_whitespace();
+        let is_packet = start.first() == Some(&0x0a) && !start.iter().all(is_text);
+        let [perf, trace_cmd] = FOREIGN.map(|(magic, _)| start.starts_with(magic));
+        [(perf, Binary::Perf), (trace_cmd, Binary::TraceCmd), (is_packet, Binary::Perfetto)]
+            .into_iter()
+            .find_map(|(is, kind)| is.then_some(kind))
     }
 
     /// What it is, in a sentence.
     pub const fn words(self) -> &'static str {
-        self.foreign().1
+        let [(_, perf), (_, trace_cmd)] = FOREIGN;
+        match self {
+            Binary::Perf => perf,
+            Binary::TraceCmd => trace_cmd,
+            Binary::Perfetto => "a trace of Perfetto",
+        }
     }
 
     /// The command that prints it as this program reads it.
@@ -83,37 +85,17 @@ impl Binary {
                 vec!["perf", "script", "--ns", "--header", "--show-task-events", "-F", "+pid", "-i", name]
             }
             Binary::TraceCmd => vec!["trace-cmd", "report", "-t", "-i", name],
+            Binary::Perfetto => vec!["traceconv", "systrace", name],
         }
     }
 }
 
-/// A file that has a text of events within, or from which one is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Container {
-    /// A trace of Perfetto.
-    Perfetto,
-    /// A page of systrace.
-    Page,
-}
-
-impl Container {
-    /// What it is, in a few words.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Container::Perfetto => "a Perfetto trace",
-            Container::Page => "a page of systrace",
-        }
-    }
-}
-
-/// Text to import, plain or compressed with gzip (also of several members), xz or zstd; or a trace of Perfetto or a page
-/// of systrace, of which the text is made.
+/// Text to import, plain or compressed with gzip (also of several members), xz or zstd.
 pub struct Input<'a> {
     name: String,
     text: Box<dyn BufRead + 'a>,
     /// With what it is compressed.
     compressed: Option<&'static str>,
-    container: Option<Container>,
     line: u64,
     buffer: Vec<u8>,
 }
@@ -144,19 +126,10 @@ impl<'a> Input<'a> {
         } else {
             (Box::new(raw), None)
         };
-        let mut input =
-            Input { name: name.to_owned(), text, compressed, container: None, line: 0, buffer: Vec::new() };
+        let mut input = Input { name: name.to_owned(), text, compressed, line: 0, buffer: Vec::new() };
         let (start, text) = peek::<START>(std::mem::replace(&mut input.text, Box::new(io::empty())))
             .map_err(|source| input.failed(source))?;
-        input.text = if begins_with_packet(&start) {
-            input.container = Some(Container::Perfetto);
-            buffered(Box::new(Text::of(Perfetto::new(text))))
-        } else if is_page(&start) {
-            input.container = Some(Container::Page);
-            buffered(Box::new(Text::of(Page::new(text))))
-        } else {
-            Box::new(text)
-        };
+        input.text = Box::new(text);
         if let Some(kind) = Binary::of(&start) {
             return Err(InputError::Binary { name: name.to_owned(), kind });
         }
@@ -169,11 +142,6 @@ impl<'a> Input<'a> {
     /// What errors call the text.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// In what the text was.
-    pub fn container(&self) -> Option<Container> {
-        self.container
     }
 
     /// Number of the last line read, from 1; 0 before the first.
@@ -211,9 +179,6 @@ impl<'a> Input<'a> {
 
     fn failed(&self, source: io::Error) -> InputError {
         let hint = match self.compressed {
-            None if self.container == Some(Container::Perfetto) && source.kind() != io::ErrorKind::Other => {
-                "; the Perfetto trace is cut off or damaged"
-            }
             Some("gzip") => "; the gzip data is cut off or damaged",
             Some("xz") => "; the xz data is cut off or damaged",
             Some(_) => "; the zstd data is cut off or damaged",

@@ -2,8 +2,8 @@
 //!
 //! Every importer has the same shape: `import(input, &options, &mut writer)` reads the text as a stream, pushes
 //! episodes into the writer, fills in the metadata that the text has, and returns an [`ImportSummary`]. None holds
-//! more than a line and what is open at the moment, whatever the length of the text. Text may be compressed, be in a
-//! page of systrace, or be made of a trace of Perfetto; that is decided by its first bytes, not by its name.
+//! more than a line and what is open at the moment, whatever the length of the text. Text may be
+//! compressed; that is decided by its first bytes, not by its name.
 //!
 //! | what | module |
 //! |---|---|
@@ -14,15 +14,12 @@
 pub mod csv;
 mod input;
 mod number;
-mod page;
 pub mod perf;
-mod perfetto;
-mod pieces;
 pub mod qemu;
 
 mod recognise;
 
-pub use input::{Binary, Container, Input, InputError};
+pub use input::{Binary, Input, InputError};
 pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};

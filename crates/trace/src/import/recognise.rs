@@ -34,6 +34,8 @@ pub enum Foreign {
     Lttng,
     /// JSON, such as `perf data convert --to-json` and trace viewers have.
     Json,
+    /// A page of systrace (HTML).
+    Page,
     /// No text.
     Bytes,
     /// A text, of which no line is known.
@@ -64,8 +66,12 @@ impl Foreign {
                  `trace-cmd record` or `perf record`"
             }
             Foreign::Json => {
-                "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or import the \
-                 Perfetto trace"
+                "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or of \
+                 a trace of Perfetto with `traceconv systrace FILE`"
+            }
+            Foreign::Page => {
+                "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
+                 '/trace-data/,/<\\/script>/p' FILE | dwell import -`"
             }
             Foreign::Bytes => "is no text, nor a perf.data, trace.dat or Perfetto trace",
             Foreign::Unknown => {
@@ -93,6 +99,11 @@ fn of(start: &[u8]) -> Format {
     let trimmed = start.trim_ascii_start();
     if trimmed.starts_with(b"{") || trimmed.starts_with(b"[{") {
         return Format::Foreign(Foreign::Json);
+    }
+    if trimmed.get(..5).is_some_and(|tag| tag.eq_ignore_ascii_case(b"<html"))
+        || trimmed.starts_with(b"<!DOCTYPE html")
+    {
+        return Format::Foreign(Foreign::Page);
     }
     // A table names its columns; other texts have no such line.
     let columns = |line: &str| line.contains("start_ns") && line.contains("idle_ns");
@@ -163,6 +174,7 @@ mod tests {
             ("Domain: 'win11'\n  state.state=1\n", Format::Foreign(Foreign::Domstats)),
             ("\n\nAnalyze events for all VMs, all VCPUs:\n", Format::Foreign(Foreign::KvmStat)),
             ("{\"a\": 1}", Format::Foreign(Foreign::Json)),
+            ("<!DOCTYPE html>\n<html>", Format::Foreign(Foreign::Page)),
             ("a\0b", Format::Foreign(Foreign::Bytes)),
             ("hello\n", Format::Foreign(Foreign::Unknown)),
             ("", Format::Foreign(Foreign::Unknown)),

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// The text, made by another program where that is needed and asked for.
 pub(in crate::command) fn open(path: &Path, convert: bool) -> anyhow::Result<Input<'static>> {
-    let mut start = [0; 16];
+    let mut start = [0; 64];
     let is_file = convert && path != Path::new("-");
     let read =
         if is_file { regular::open(path).and_then(|mut file| file.read(&mut start)).unwrap_or(0) } else { 0 };

@@ -5,7 +5,7 @@ use super::line::{Dialect, Line, TextEvent, text};
 use super::names::TaskNames;
 use super::{PerfError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
-use crate::import::{Container, EventSpan, ImportSummary, Input, excerpt};
+use crate::import::{EventSpan, ImportSummary, Input, excerpt};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
 use dwell_policy::arch::Arch;
@@ -72,7 +72,6 @@ pub struct EventReader<'a> {
     /// Which tools write lines like those of the events.
     dialects: BTreeSet<Dialect>,
     span: EventSpan,
-    container: Option<Container>,
     /// What was read so far.
     pub summary: ImportSummary,
 }
@@ -113,7 +112,6 @@ impl<'a> EventReader<'a> {
             arch,
             dialects: BTreeSet::new(),
             span: EventSpan::default(),
-            container: None,
             summary: ImportSummary::default(),
         }
     }
@@ -130,7 +128,6 @@ impl<'a> EventReader<'a> {
 
     /// Reads the whole text.
     pub fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), PerfError> {
-        self.container = input.container();
         loop {
             let number = input.line() + 1;
             let Some(bytes) = input.next_line()? else { break };
@@ -244,18 +241,12 @@ impl<'a> EventReader<'a> {
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
     pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
-        let EventReader { header, mut summary, span, dialects, container, .. } = self;
+        let EventReader { header, mut summary, span, dialects, .. } = self;
         summary.lost.incomplete_episodes = summary.incomplete_episodes;
         header.fill(metadata);
-        if container == Some(Container::Perfetto) {
-            metadata.clock = Clock::Unknown;
-        }
         metadata.layer = layer;
         let tools = dialects.into_iter().map(Dialect::name);
-        metadata.source.tool = match container {
-            Some(container) => container.name().to_owned(),
-            None => tools.collect::<Vec<_>>().join(", "),
-        };
+        metadata.source.tool = tools.collect::<Vec<_>>().join(", ");
         summary.format.clone_from(&metadata.source.tool);
         summary.note_incomplete(metadata);
         metadata.source.events = summary.used.keys().cloned().collect();

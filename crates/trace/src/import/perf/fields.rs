@@ -300,7 +300,7 @@ fn wakeup_of(text: &str, cpu: Option<u32>) -> Option<(i32, u32)> {
 }
 
 /// `target_mask=00000000,00000008 (Rescheduling interrupts)`: words of 32 CPUs, the last of which is the first. Of no
-/// use without the mask (Perfetto does not keep it), and for CPUs that are more than 64 apart.
+/// use without the mask, and for CPUs that are more than 64 apart.
 fn raised(text: &str) -> Option<Option<EventKind>> {
     let Some(words) = text.strip_prefix("target_mask=") else { return Some(None) };
     let (mut first, mut mask, mut none) = (0, 0u64, true);

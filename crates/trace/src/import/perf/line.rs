@@ -219,7 +219,7 @@ fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
     Some(Head { dialect: Dialect::Perf, comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu })
 }
 
-/// `comm-tid`, and behind it perhaps `(tgid)` or `(-----)`. The tid is `?` where a trace of Perfetto does not have it.
+/// `comm-tid`, and behind it perhaps `(tgid)` or `(-----)`. The tid may be `?`.
 fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
     let text = text.trim_end();
     let (task, pid) = match text.strip_suffix(')').and_then(|text| text.rsplit_once('(')) {
