@@ -24,14 +24,13 @@ pub mod qmp;
 pub mod request;
 pub mod ring;
 pub mod seeds;
-pub mod sketch;
 pub mod timers;
 pub mod trace_text;
 
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 18] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("timers", timers::run),
@@ -48,7 +47,6 @@ pub const TARGETS: [Target; 19] = [
     ("kvm_stats", kvm_stats::run),
     ("doctor", doctor::run),
     ("request", request::run),
-    ("sketch", sketch::run),
     ("trace_text", trace_text::run),
     ("domstats", domstats::run),
 ];
