@@ -25,7 +25,6 @@ pub mod figures;
 pub mod grid;
 pub mod latency;
 pub mod number;
-pub mod smooth;
 pub mod study;
 pub mod tune;
 

@@ -1,7 +1,5 @@
 //! `dwell replay`
 
-mod generations;
-
 use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
@@ -26,7 +24,7 @@ use std::path::PathBuf;
 #[command(
     after_help = "Examples:\n  dwell replay recordings/guest-memcached_poisson10k.parquet --layer host --kernel 6.18 \
                         --set halt_poll_ns=160us --set halt_poll_ns_shrink=2 --set halt_poll_ns=50us\n  \
-                        dwell replay iothread.parquet --generations --best"
+                        dwell replay iothread.parquet --qemu 11.1"
 )]
 pub(crate) struct Args {
     /// Recording in Parquet, written by `dwell record` or `dwell import`
@@ -52,17 +50,6 @@ pub(crate) struct Args {
     /// off.
     #[arg(long)]
     host_polls_too: bool,
-    /// Compare QEMU's generations of polling instead: 7.2, 10.0 and 11.1
-    ///
-    /// 7.2 has one polling time for a thread, 10.0 one for each handler, 11.1 smooths block times by poll-weight. Each
-    /// is replayed with its defaults and with the setting in force, or that of --set.
-    #[arg(long, conflicts_with_all = ["layer", "kernel", "qemu", "policy", "host_polls_too"])]
-    generations: bool,
-    /// Also find the best setting of each generation
-    ///
-    /// The setting is chosen on the first half of the recording; its figures are from the second.
-    #[arg(long, requires = "generations")]
-    best: bool,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -88,9 +75,6 @@ struct Costs {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    if args.generations {
-        return generations::run(&args);
-    }
     let reader = model::open(&args.file)?;
     let metadata = reader.metadata().clone();
     let model = Model::of(&args.model, &reader)?;

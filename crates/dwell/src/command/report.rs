@@ -1,9 +1,7 @@
 //! `dwell report`
 
-mod csv;
 mod gather;
 mod measured;
-mod text;
 
 use crate::command::tune::GoalArgs;
 use crate::failure::{Answer, Outcome};
@@ -20,8 +18,8 @@ use std::path::{Path, PathBuf};
 /// Write a page about how a machine idles, what it costs and what could be gained
 ///
 /// Writes one self-contained HTML file: charts that can be zoomed, a table of the numbers behind each chart, the
-/// provenance of the recordings, and all figures as JSON to download. The page needs no network. --format text, json
-/// and csv give the same figures. Long recordings are summarised, so the page stays small whatever the number of
+/// provenance of the recordings, and all figures as JSON to download. The page needs no network. --format json gives
+/// the same figures. Long recordings are summarised, so the page stays small whatever the number of
 /// episodes.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -69,8 +67,7 @@ pub(crate) struct Args {
     goal: GoalArgs,
     /// Output format
     ///
-    /// Times are rounded in text; in JSON and CSV they are not, and are in ns. CSV is one long table with one
-    /// figure per row.
+    /// Values of JSON are not rounded, and times are in ns.
     #[arg(long, value_enum, default_value_t = Form::Html)]
     format: Form,
     /// File to write [default: stdout; required for a page if stdout is a terminal]
@@ -85,18 +82,13 @@ pub(crate) struct Args {
 enum Form {
     /// One self-contained page.
     Html,
-    /// Text and tables for a terminal.
-    #[value(alias = "table")]
-    Text,
     /// One JSON object, values not rounded, times in ns.
     Json,
-    /// One figure per row, values not rounded, times in ns.
-    Csv,
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
     if args.format == Form::Html && args.output.is_none() && io::stdout().is_terminal() {
-        bail!("cannot write a page to a terminal: give a file with -o report.html, or use --format text");
+        bail!("cannot write a page to a terminal: give a file with -o report.html, or use --format json");
     }
     if let Some(path) = &args.output {
         args.force.may_write(path)?;
@@ -121,8 +113,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     let rendered = match args.format {
         Form::Html => page::page(&title(&report), &json(&report)?).into_bytes(),
         Form::Json => json(&report)?.into_bytes(),
-        Form::Text => text::words(&report).into_bytes(),
-        Form::Csv => csv::table(&report)?,
     };
     put(&args, &rendered)
 }

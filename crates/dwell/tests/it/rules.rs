@@ -414,20 +414,6 @@ fn rhel_8_is_refused_with_its_reason() {
     has(&explained, &["Red Hat has taken over later rules into it", "--kernel"], &["effective"]);
 }
 
-/// 14. A recording without handlers cannot show what QEMU 10.0 changed, and the headline says so itself.
-#[test]
-fn an_upgrade_of_qemu_is_qualified_where_the_recording_has_no_handlers() {
-    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/event-redis_poisson5k.parquet");
-    let compared = run(&["replay", recording, "--generations"]);
-    let headline = compared.split("Upgrade: ").nth(1).unwrap();
-    has(headline.split(": polling CPU").next().unwrap(), &["as if one handler did everything"], &[]);
-    has(
-        &run(&["explain", "poll-max-ns=0", "--qemu", "10.0.0-14.el10_1"]),
-        &["poll-max-ns = 0 (iothread): effective"],
-        &[],
-    );
-}
-
 /// A plan for one machine, applied on another: its architecture, its defaults and its version are compared.
 #[test]
 fn a_plan_is_compared_with_the_machine_and_its_architecture() {
