@@ -3,7 +3,7 @@
 mod command;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use command::{calibrate, control, doorbell, guest, pingpong, policies, timer, validate, wake};
+use command::{calibrate, control, doorbell, guest, neighbour, pingpong, policies, timer, validate, wake};
 use dwell_cli::{failure, generate, output};
 use std::process::ExitCode;
 
@@ -35,6 +35,7 @@ enum Command {
     Policies(policies::PoliciesArgs),
     Control(control::ControlArgs),
     Guest(guest::GuestArgs),
+    Neighbour(neighbour::NeighbourArgs),
     Generate(generate::Args),
 }
 
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Policies(args) => policies::run(args),
         Command::Control(args) => control::run(args),
         Command::Guest(args) => guest::run(args),
+        Command::Neighbour(args) => neighbour::run(args),
         Command::Generate(args) => generate::run(args, Cli::command()),
     };
     failure::exit_code("dwell-lab", done)

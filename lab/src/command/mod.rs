@@ -8,6 +8,7 @@ pub(crate) mod calibrate;
 pub(crate) mod control;
 pub(crate) mod doorbell;
 pub(crate) mod guest;
+pub(crate) mod neighbour;
 pub(crate) mod pingpong;
 pub(crate) mod policies;
 pub(crate) mod timer;

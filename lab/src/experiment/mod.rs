@@ -5,6 +5,7 @@
 
 pub mod calibrate;
 pub mod doorbell;
+pub mod neighbour;
 pub mod pingpong;
 pub mod policies;
 pub mod timer;

@@ -107,6 +107,14 @@ impl Rig {
         Ok(Placed { _pinned: Pinned::to(cpu)?, _realtime: Realtime::ask(PRIORITY) })
     }
 
+    /// Puts this thread, which shares the core of the first vCPU with others, there, under the fair scheduler.
+    ///
+    /// # Errors
+    /// If the core may not be used any more.
+    pub fn shared_thread(&self) -> Result<Pinned, LabError> {
+        Ok(Pinned::to(self.cores.vcpus.first().copied().unwrap_or(self.cores.stimulus))?)
+    }
+
     /// Puts this thread, which wakes the vCPUs and measures, in its place.
     ///
     /// # Errors

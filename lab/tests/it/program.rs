@@ -212,6 +212,42 @@ fn live_policies_are_compared_in_both_places() {
 
 #[test]
 #[ignore = "measures time; .ci/long runs it"]
+fn a_neighbour_is_measured_under_every_way_to_idle() {
+    const TEST: &str = "a_neighbour_is_measured_under_every_way_to_idle";
+    let _alone = crate::alone();
+    let state = tempfile::tempdir().unwrap();
+    let args = ["neighbour", "--rounds", "1", "--foreign-limit", "100", "--format", "json"];
+    let output = experiment(state.path(), &args);
+    if cannot(&output) {
+        return dwell_testing::skip!(
+            "kvm",
+            TEST,
+            "{}",
+            stderr(&output).trim().trim_start_matches("dwell-lab: ")
+        );
+    }
+    let told = json(&output);
+    let campaigns = told["campaigns"].as_array().unwrap();
+    assert_eq!(campaigns.len(), 5);
+    for campaign in campaigns {
+        let rows = campaign["findings"]["rows"].as_array().unwrap();
+        let value = |arm: &str, figure: &str| {
+            let row = rows.iter().find(|row| row["arm"] == arm && row["figure"] == figure)?;
+            row["value"]["value"].as_f64()
+        };
+        for arm in ["never", "haltpoll", "leader, not told", "leader"] {
+            // Neither starves.
+            assert!(value(arm, "neighbour_work_per_s").unwrap() > 100.0, "{campaign}");
+            assert!(value(arm, "wakeups_per_s").unwrap() > 10.0, "{campaign}");
+        }
+        assert!(value("haltpoll", "recovery_ns").unwrap() < 1.2e9, "{campaign}");
+        assert_eq!(value("never", "recovery_ns"), None);
+        assert_eq!(value("leader, not told", "preemptions_per_s"), Some(0.0));
+    }
+}
+
+#[test]
+#[ignore = "measures time; .ci/long runs it"]
 fn a_controlled_vm_is_compared_with_fixed_maxima() {
     const TEST: &str = "a_controlled_vm_is_compared_with_fixed_maxima";
     let _alone = crate::alone();
