@@ -10,11 +10,13 @@ use crate::settings::Watch;
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
+use dwell_machine::load::Stat;
 use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel, polling};
-use dwell_policy::{Layer, Owner};
+use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
-    Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, TimeRecorded, WriteError, Writer, kernel_on,
+    CPU_TIME, Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, TimeRecorded, WriteError, Writer,
+    kernel_on,
 };
 use dwell_trace::event::{Event, EventKind};
 use dwell_trace::guest::GuestSource;
@@ -99,6 +101,8 @@ pub struct Session<O> {
     metadata: Metadata<O>,
     watch: Watch,
     meter: Meter,
+    /// Of the CPUs of a guest, when the recording began.
+    stat: Option<Stat>,
     threads: Watched,
     counters: Option<KvmCounters>,
 }
@@ -315,7 +319,9 @@ impl<O: Copy + Into<Owner>> Session<O> {
         {
             metadata.other.insert(POLL_STEP.to_owned(), step.get().into());
         }
-        Ok(Session { system, who, trace, pairing, metadata, watch, meter, threads: watched, counters: None })
+        let stat = Stat::of_all(&*system).filter(|_| recorded.into() == Owner::Layer(Layer::Guest));
+        let (threads, counters) = (watched, None);
+        Ok(Session { system, who, trace, pairing, metadata, watch, meter, stat, threads, counters })
     }
 
     /// What the recording will say of itself, as far as it is known.
@@ -486,6 +492,11 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.metadata.other.extend(self.pairing.notes());
         if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
             self.metadata.other.insert(KVM_COUNTERS.to_owned(), counted);
+        }
+        if let Some((before, after)) = self.stat.zip(Stat::of_all(&*self.system)) {
+            let ns = |of: fn(&Stat) -> Nanos| of(&after).saturating_sub(of(&before)).get();
+            let used = json!({ "busy": ns(|stat| stat.busy), "steal": ns(|stat| stat.steal) });
+            self.metadata.other.insert(CPU_TIME.to_owned(), used);
         }
         let used = self.meter.used(&*self.system);
         if !used.is_empty() {

@@ -75,8 +75,8 @@ pub use contents::{Contents, Idler};
 pub use dwell_policy::{Layer, Owner};
 pub use episode::{Episode, WakeCause};
 pub use metadata::{
-    Clock, CpuLoss, IdleIncludes, LEAST_LENGTHS, Losses, Metadata, POLL_STEP, SettingValue, SettingsChange,
-    Source, TimeRecorded, kernel_on,
+    CPU_TIME, Clock, CpuLoss, IdleIncludes, LEAST_LENGTHS, Losses, Metadata, POLL_STEP, SettingValue,
+    SettingsChange, Source, TimeRecorded, kernel_on,
 };
 pub use newfile::{NewFile, NewFileError};
 pub use open::{FOREIGN, MOST_IDLERS, OpenError};

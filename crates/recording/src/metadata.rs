@@ -64,6 +64,9 @@ pub const LEAST_LENGTHS: &str = "lengths_are_least";
 
 /// Key of [`Metadata::other`]: how long the guest polls between two looks at the clock \[ns\].
 pub const POLL_STEP: &str = "poll_step_ns";
+/// Key of [`Metadata::other`]: what the CPUs of the guest used while it was recorded, and what its hypervisor gave to
+/// others meanwhile: `busy` and `steal` \[ns\].
+pub const CPU_TIME: &str = "cpu_time_ns";
 /// A longer one is none that a loop of pauses takes \[ns\].
 const LONGEST_POLL_STEP: u64 = 1_000_000;
 
@@ -73,6 +76,16 @@ impl<O> Metadata<O> {
     pub fn poll_step_ns(&self) -> Option<u64> {
         let step = self.other.get(POLL_STEP)?.as_u64();
         step.filter(|step| (1..=LONGEST_POLL_STEP).contains(step))
+    }
+
+    /// How much of the CPU time that the guest wanted went to others, by the hypervisor's count, from 0 to 1; `None`: not
+    /// known, or nothing was counted.
+    pub fn stolen_share(&self) -> Option<f64> {
+        let time = self.other.get(CPU_TIME)?;
+        let [busy, steal] = ["busy", "steal"].map(|name| time.get(name)?.as_u64());
+        let (busy, steal) = (busy?, steal?);
+        let wanted = busy.saturating_add(steal);
+        (wanted > 0).then(|| steal as f64 / wanted as f64)
     }
 
     /// Whether the idle times are lower bounds that follow from decisions, since the text they come from had no times.
@@ -275,6 +288,21 @@ pub fn kernel_on(release: String, arch: Option<Arch>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_share_stolen_is_of_the_time_wanted() {
+        let of = |time: serde_json::Value| {
+            let mut metadata = Metadata::new(Layer::Guest);
+            metadata.other.insert(CPU_TIME.to_owned(), time);
+            metadata.stolen_share()
+        };
+        assert_eq!(of(serde_json::json!({ "busy": 30_000_000, "steal": 10_000_000 })), Some(0.25));
+        assert_eq!(of(serde_json::json!({ "busy": 10, "steal": 0 })), Some(0.0));
+        assert_eq!(of(serde_json::json!({ "busy": 0, "steal": 0 })), None);
+        assert_eq!(of(serde_json::json!({ "busy": -1, "steal": 1 })), None);
+        assert_eq!(of(serde_json::json!(7)), None);
+        assert_eq!(Metadata::new(Layer::Guest).stolen_share(), None);
+    }
 
     #[test]
     fn the_architecture_is_in_the_release_where_it_matters() {

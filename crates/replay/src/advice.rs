@@ -105,6 +105,8 @@ pub enum Conclusion {
     MissedLimit,
     /// Leave it: no candidate meets the goal's limit on the first half.
     Unattainable,
+    /// Leave it: the setting polls more, and others want the cores of this guest.
+    SharedCores,
 }
 
 impl Conclusion {
@@ -369,6 +371,21 @@ impl Advice {
         self.chosen.filter(|_| self.verdict.is_change())
     }
 
+    /// Others want the cores of this guest, so that polls take their time: a setting that polls more is not recommended.
+    /// Whether one was.
+    pub fn gives_way(&mut self) -> bool {
+        let polling = |role| self.figures(role).polling_ns_per_s;
+        let more = self.verdict.is_change() && polling(Role::Recommended) > polling(Role::Present);
+        if more {
+            self.verdict = Conclusion::SharedCores;
+            self.break_even = None;
+            for row in self.rows.iter_mut().filter(|row| row.role == Role::Recommended) {
+                row.role = Role::Rejected;
+            }
+        }
+        more
+    }
+
     /// The advice as a sentence.
     pub fn words(&self) -> String {
         let chosen = self.chosen.unwrap_or(self.present);
@@ -401,6 +418,10 @@ impl Advice {
                  the rows `never` and `always` show how far the rule can go"
                     .to_owned()
             }
+            Conclusion::SharedCores => format!(
+                "leave it: {differing} polls more, and others want the cores of this guest; alone on them it would be {}",
+                self.gain_words()
+            ),
         };
         match self.break_even.and_then(|limits| limits.words(self.halt_cost_ns)) {
             Some(limits) => format!("{words}. {limits}"),

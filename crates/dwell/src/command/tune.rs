@@ -21,8 +21,8 @@ use dwell_replay::tune::{Task, tune};
 use dwell_replay::{RecordingSource, Source, grid};
 use dwell_report::ratio;
 use serde::Serialize;
+use show::{SHARED, cores, front_table, front_words, table};
 pub(crate) use show::{ending, opening};
-use show::{front_table, front_words, table};
 use std::path::{Path, PathBuf};
 use unknown::{closed_loop, other_end};
 use work::ByWork;
@@ -228,12 +228,17 @@ pub(crate) fn advise(
         progress: &|episodes| bar.inc(episodes),
     });
     bar.finish_and_clear();
-    let advice = advice.with_context(|| file.to_owned())?;
+    let mut advice = advice.with_context(|| file.to_owned())?;
+    let stolen = metadata.stolen_share().filter(|_| matches!(layer, Layer::Guest | Layer::Driver));
+    if stolen.is_some_and(|share| share >= SHARED) && advice.gives_way() {
+        work.iter_mut().for_each(ByWork::gives_way);
+    }
     let mut notes: Vec<String> = check::note(&self_check).into_iter().collect();
     if !recorded {
         notes.push("the recording does not have the setting in force; `present` is the default".to_owned());
     }
     notes.extend(model.notes(metadata));
+    notes.extend(stolen.map(cores));
     if source.time_recorded().is_none() {
         notes.push(
             "the recording does not contain the time recorded: its halves have equally many episodes, and rates are over the \

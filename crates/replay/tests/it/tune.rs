@@ -91,6 +91,22 @@ fn gain_of_the_first_half_that_does_not_come_again_is_not_advised() {
 }
 
 #[test]
+fn a_setting_that_polls_more_is_not_advised_on_shared_cores() {
+    let mut never = Setting::defaults(Layer::Host, Version::new(6, 18));
+    never.set("halt_poll_ns", 0).unwrap();
+    let mut advice = advise_from(&around(5_000, 4_000), Goal::LeastCost, never).unwrap();
+    assert_eq!(advice.verdict, Conclusion::Change);
+    assert!(advice.gives_way());
+    assert_eq!((advice.verdict, advice.recommended()), (Conclusion::SharedCores, None));
+    assert!(advice.row(Role::Recommended).is_none() && advice.row(Role::Rejected).is_some());
+    assert!(advice.words().contains("others want the cores"), "{}", advice.words());
+    // One that polls less is.
+    let mut advice = advise(&around(100_000, 4_000), Goal::LeastCost).unwrap();
+    assert!(!advice.gives_way());
+    assert_eq!(recommended(&advice).get("halt_poll_ns"), Some(0));
+}
+
+#[test]
 fn cpu_limit_is_kept_on_the_half_that_was_not_fitted() {
     let limit = 0.10;
     let advice = advise(&around(100_000, 8_000), Goal::MaxCpu(limit)).unwrap();

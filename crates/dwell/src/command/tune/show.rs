@@ -12,6 +12,23 @@ use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio}
 /// So many rows of the front are printed as text.
 const FRONT_ROWS: usize = 20;
 
+/// The share of the CPU time wanted from which on a guest shares its cores. Interrupts of a host take less of cores that
+/// are a guest's own; a neighbour that always computes takes half.
+pub(super) const SHARED: f64 = 0.02;
+
+/// Whether a guest has its cores for itself, by the share of the CPU time wanted that went to others.
+pub(super) fn cores(stolen: f64) -> String {
+    let (cores, rest) = if stolen >= SHARED {
+        ("shares its cores", "; no setting that polls more is advised")
+    } else {
+        ("has cores of its own", "")
+    };
+    let share = percent(stolen);
+    format!(
+        "this guest {cores}: by its hypervisor's count {share} of the CPU time that it wanted went to others{rest}"
+    )
+}
+
 /// The Pareto front; parameters that are as `present` are left out, if that is given, and all but every so many rows.
 pub(super) fn front_table(advice: &Advice, present: Option<&Values>) -> Table {
     let mut table =

@@ -103,6 +103,14 @@ impl ByWork {
         }))
     }
 
+    /// As [`Advice::gives_way`](dwell_replay::advice::Advice::gives_way), where that has refused the setting.
+    pub(super) fn gives_way(&mut self) {
+        self.advice.verdict = Conclusion::SharedCores;
+        for row in self.advice.settings.iter_mut().filter(|row| row.role == "recommended") {
+            row.role = "rejected";
+        }
+    }
+
     /// What the other search is to take over.
     pub(super) fn decided(&self) -> Decided {
         self.advice.decided()
@@ -172,6 +180,9 @@ impl ByWork {
             Conclusion::Unattainable => {
                 "leave it: by work, none of the settings tried meets the limit on the first half".to_owned()
             }
+            Conclusion::SharedCores => format!(
+                "leave it: by work, {differing} polls more, and others want the cores of this guest; alone on them: {gain}"
+            ),
         }
     }
 
