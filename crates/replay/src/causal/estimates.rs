@@ -47,6 +47,17 @@ impl Estimate {
         Estimate { ns: self.ns * 3 / 4, low_ns: self.low_ns / 2, ..self }
     }
 
+    /// From another recording, or from two together: between two runs of one load constants differ by more than within one.
+    /// With a factor of 1.5 the ranges of eleven loads under never and 200 us, each beside the other, contain what was
+    /// measured about as often as those of one recording (`experiments/guest-loads/README.md`).
+    fn between_runs(self) -> Estimate {
+        Estimate {
+            low_ns: self.low_ns.min(self.ns * 2 / 3),
+            high_ns: self.high_ns.max(self.ns.saturating_mul(3) / 2),
+            ..self
+        }
+    }
+
     /// How much more the first is than the second, at least 0.
     fn difference(more: Estimate, less: Estimate) -> Estimate {
         Estimate {
@@ -129,6 +140,10 @@ impl Estimates {
         seen.late[1].sort_unstable();
         let spread = quantiles(&seen.late[1]).filter(|_| seen.late[1].len() >= FEWEST);
         let after_halt = Estimate::of(seen.late[1].clone()).unwrap_or(assumed);
+        let after_halt =
+            if place.is_some_and(|place| place > 0) { after_halt.between_runs() } else { after_halt };
+        let is_of_one = recordings.len() == 1;
+        let pooled = |of: Estimate| if is_of_one { of } else { of.between_runs() };
         // What runs long has more to lose: of one in Python it was 32 us, of fio 6.
         let half_ns = Estimate::of(each.swap_remove(0).runs).map_or(0, |of| of.ns / 2);
         let longer_segment =
@@ -138,8 +153,8 @@ impl Estimates {
             after_halt: if is_seldom { after_halt.among_many() } else { after_halt },
             external_poll,
             external_halt,
-            ipi: of_halts(after_waking).unwrap_or(ASSUMED.ipi),
-            longer_segment: of_halts(until_waking).unwrap_or(longer_segment),
+            ipi: of_halts(after_waking).map_or(ASSUMED.ipi, pooled),
+            longer_segment: of_halts(until_waking).map_or(longer_segment, pooled),
             hidden: ASSUMED.hidden,
         };
         (estimates, spread)
