@@ -40,11 +40,6 @@ pub struct IoThread {
 }
 
 impl IoThread {
-    /// Where its object is.
-    pub fn path(&self) -> String {
-        path(&self.id)
-    }
-
     /// Whether this QEMU smoothes by weight and keeps defaults in place of zeros (11.1).
     pub fn is_weighted(&self) -> bool {
         self.properties.contains_key(Property::PollWeight.name())

@@ -99,11 +99,6 @@ impl Run {
         let start = if episode == 0 { 0 } else { self.ready_ends[episode - 1] };
         &self.ready[start..end]
     }
-
-    /// Whether handlers are known of any episode.
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
 }
 
 impl Batch {

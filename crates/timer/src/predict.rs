@@ -106,11 +106,6 @@ impl<'a> Predictor<'a> {
         Ok(Predictor { tally, in_force, recorded: setup(&in_force)? })
     }
 
-    /// The set-up that was in force.
-    pub fn in_force(&self) -> &HostSetup {
-        &self.in_force
-    }
-
     /// The cost of a set-up.
     ///
     /// # Errors

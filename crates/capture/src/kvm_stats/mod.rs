@@ -170,13 +170,6 @@ impl Snapshot {
     }
 }
 
-impl Delta {
-    /// All VMs together; `None` if there is none.
-    pub fn total(&self) -> Option<Counters> {
-        Counters::sum(self.vms.values().cloned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,7 +189,7 @@ mod tests {
         let after = snapshot(4_000, &[(1, counters(15, &[1, 5])), (3, counters(7, &[7, 0]))]);
         let delta = after.since(&before);
         assert_eq!((delta.span_ns, delta.ended), (3_000, 1));
-        assert_eq!(delta.total(), Some(counters(12, &[7, 3])));
+        assert_eq!(Counters::sum(delta.vms.values().cloned()), Some(counters(12, &[7, 3])));
     }
 
     #[test]

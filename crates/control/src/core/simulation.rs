@@ -331,11 +331,6 @@ impl Simulation {
         });
     }
 
-    /// The controller as it is now.
-    pub fn controller(&self) -> &Controller {
-        &self.controller
-    }
-
     /// What came of it.
     pub fn finish(self) -> Simulated {
         self.result
