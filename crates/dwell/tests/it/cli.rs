@@ -915,3 +915,36 @@ fn an_option_of_another_format_is_refused() {
     let _ = json(&["import", &table, "--layer", "guest", "--idler", "cpu7", "-o", &to, "--format", "json"]);
     assert!(stdout(&dwell(&["info", &to])).contains("cpu7"));
 }
+
+/// The verdict of `tune` on a guest with short idle times that never polls, and of whose CPU time so much was stolen.
+fn verdict_where_stolen(steal_ns: u64) -> (String, String) {
+    use dwell_recording::{CPU_TIME, Episode, Layer, Metadata, SettingValue, SettingsChange, Writer};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest.parquet");
+    let mut metadata = Metadata::new(Layer::Guest);
+    let cpu_time = serde_json::json!({ "busy": 1_000_000_000, "steal": steal_ns });
+    metadata.other.insert(CPU_TIME.to_owned(), cpu_time);
+    let values = [("guest_halt_poll_ns".to_owned(), SettingValue::Number(0))].into();
+    metadata.settings.push(SettingsChange { at_ns: None, owner: Layer::Guest.into(), values });
+    let mut writer = Writer::create(&path, metadata).unwrap();
+    for episode in 0..4_000 {
+        writer.push(&Episode::new("cpu0", episode * 10_000, 4_000 + episode * 37 % 3_000)).unwrap();
+    }
+    writer.finish().unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dwell"));
+    command.arg("tune").arg(&path).args(["--halt-cost", "50us", "--format", "json"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    (found["verdict"].as_str().unwrap_or_default().to_owned(), found["notes"].to_string())
+}
+
+#[test]
+fn a_guest_that_shares_its_cores_is_not_advised_to_poll_more() {
+    let (verdict, notes) = verdict_where_stolen(0);
+    assert_eq!(verdict, "change");
+    assert!(notes.contains("has cores of its own"), "{notes}");
+    let (verdict, notes) = verdict_where_stolen(300_000_000);
+    assert_eq!(verdict, "shared_cores");
+    assert!(notes.contains("shares its cores") && notes.contains("23"), "{notes}");
+}
