@@ -7,8 +7,8 @@ use arrow_array::types::{Int64Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchReader};
 use arrow_schema::DataType;
 use dwell_fleet::alike::FirstLengths;
-use dwell_fleet::{Costs, Question, Row, Unusable, vm_of};
-use dwell_recording::{Episode, Layer, Metadata, Packing, Reader, Writer};
+use dwell_fleet::{Costs, Input, Question, Row, vm_of};
+use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
 use pyo3::PyResult;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ impl Recordings {
     /// The costs of all, on all cores, in their order.
     pub(crate) fn rows(self, question: &Question) -> Vec<Row> {
         let row = |name: &str, bytes: &[u8]| {
-            let opened = Reader::from_bytes(name, bytes.to_vec()).map_err(Unusable::from);
+            let opened = Input::from_bytes(name, bytes);
             Row::new(name.to_owned(), name, question, opened)
         };
         match self {

@@ -125,6 +125,20 @@ def test_histograms_of_parts_add_up(recordings):
     assert parts == {row["from_ns"]: row["episodes"] for row in whole}
 
 
+def test_sketches_cost_what_their_recordings_cost(fleet, dwell, dwell_costs, tmp_path):
+    import dwell as package
+
+    good = [row for row in dwell_costs.to_pylist() if row["error"] is None]
+    for row in good:
+        dwell("sketch", fleet / row["recording"], "--kernel", "7.3", "-o", tmp_path / row["recording"])
+    found = rows(package.costs(files(tmp_path)))
+    for exact, row in zip(good, found, strict=True):
+        # A sketch has the lengths of all idle times, not of the first.
+        assert sum(row.pop("first_lengths")) == row["episodes"]
+        assert sum(exact.pop("first_lengths")) == 1_000
+        assert row == exact
+
+
 def test_errors_are_exceptions(recordings, tmp_path):
     with pytest.raises(OSError, match="no such file"):
         dwell.read(tmp_path / "nothing.parquet")

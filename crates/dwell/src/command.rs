@@ -14,6 +14,7 @@ pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod revert;
+pub(crate) mod sketch;
 pub(crate) mod status;
 pub(crate) mod study;
 pub(crate) mod timer;

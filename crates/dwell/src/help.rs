@@ -10,13 +10,13 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Look closer", &["why", "replay", "report", "explain", "info", "top", "bound", "study", "params"]),
     ("QEMU", &["iothread"]),
     ("Timers", &["timer"]),
-    ("Fleet", &["fleet"]),
+    ("Fleet", &["fleet", "sketch"]),
     ("Other tools' traces", &["import"]),
     ("Shell", &["generate"]),
 ];
 
 /// The options that `-h` shows, where all of them do not fit on a screen of 24 lines.
-const FIRST: [(&str, &[&str]); 13] = [
+const FIRST: [(&str, &[&str]); 14] = [
     ("tune", &["layer", "halt_cost", "max_cpu", "plan", "format"]),
     ("report", &["before", "after", "halt_cost", "format", "output"]),
     ("verify", &["revert_if_worse", "budget", "work", "work_metric", "exit_code"]),
@@ -25,6 +25,7 @@ const FIRST: [(&str, &[&str]); 13] = [
     ("replay", &["set", "policy", "layer", "halt_cost", "format"]),
     ("bound", &["duration", "interval", "halt_cost", "between", "format"]),
     ("fleet", &["layer", "halt_cost", "settings", "report", "plan"]),
+    ("sketch", &["output", "force", "check", "kernel", "format"]),
     ("import", &["output", "layer", "kind", "in_force", "convert"]),
     ("iothread bench", &["qmp", "set", "budget", "predict", "format"]),
     ("timer tune", &["plan", "page", "before", "disable_exits", "upgrade"]),

@@ -1,6 +1,7 @@
 //! Map: one recording through every setting.
 
 use crate::alike::{FIRST, FirstLengths};
+use crate::sketch::{Did, Input, Sketch, SketchError};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -112,6 +113,9 @@ pub enum Unusable {
     /// The setting in force does not give what was recorded.
     #[error("the self-check fails: {0}")]
     SelfCheck(String),
+    /// A sketch cannot be used.
+    #[error(transparent)]
+    Sketch(#[from] SketchError),
 }
 
 impl From<ReadError> for Unusable {
@@ -147,7 +151,7 @@ impl Question {
     }
 
     /// The same, with the longest wakeup latency that may be ([`RecordingSource::upper_latency`]) for recordings of
-    /// which none is known.
+    /// which none is known. Sketches have no other end: what they have is without it.
     #[must_use]
     pub fn at_other_end(mut self) -> Question {
         self.at_other_end = true;
@@ -177,12 +181,19 @@ impl Question {
         Setting::defaults(self.layer, self.version)
     }
 
-    /// What every setting would have cost a recording.
+    /// What every setting would have cost a recording, or what its sketch has of it.
     ///
     /// # Errors
     /// [`Unusable`] for a recording that cannot be read, has nothing to replay, contradicts itself, or is
-    /// absurd.
-    pub fn costs(&self, reader: Reader) -> Result<Costs, Unusable> {
+    /// absurd, and for a sketch that does not have these settings.
+    pub fn costs(&self, input: impl Into<Input>) -> Result<Costs, Unusable> {
+        match input.into() {
+            Input::Recording(reader) => self.costs_of_recording(*reader),
+            Input::Sketch(sketch) => self.costs_of_sketch(&sketch),
+        }
+    }
+
+    fn costs_of_recording(&self, reader: Reader) -> Result<Costs, Unusable> {
         let metadata = reader.metadata();
         let layer = metadata.layer;
         let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
@@ -221,6 +232,31 @@ impl Question {
             cost_ns,
         })
     }
+
+    fn costs_of_sketch(&self, sketch: &Sketch) -> Result<Costs, Unusable> {
+        sketch.fits(self.layer, self.version, self.wakeup_latency)?;
+        let cost = |did: &Did| fits(did.cost_ns(self.halt_cost));
+        let of_setting = |setting: &Setting| cost(sketch.did(self.layer, setting)?);
+        let cost_ns = self.settings.iter().map(of_setting).collect::<Result<Vec<u64>, _>>()?;
+        let (today, did) = sketch.today(self.layer)?;
+        let today = today
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(|_| SketchError::damaged(sketch, "a setting in force cannot be read"))?;
+        Ok(Costs {
+            layer: sketch.layer(),
+            class: self.label.as_deref().and_then(|label| sketch.label(label)).map(str::to_owned),
+            episodes: sketch.episodes(),
+            idlers: sketch.idlers(),
+            span_ns: sketch.span_ns(),
+            optimum_ns: fits(sketch.optimum_ns(self.halt_cost).0)?,
+            today_ns: cost(&did)?,
+            today,
+            latency_known: sketch.latency_known(),
+            first: Some(sketch.first_lengths()),
+            cost_ns,
+        })
+    }
 }
 
 /// The first idle times, as they pass by.
@@ -254,15 +290,19 @@ impl First {
 }
 
 /// A recording that can be replayed.
-struct Usable {
-    source: RecordingSource,
-    span_ns: u64,
-    resolution_ns: u64,
+pub(crate) struct Usable {
+    pub(crate) source: RecordingSource,
+    pub(crate) span_ns: u64,
+    pub(crate) resolution_ns: u64,
 }
 
 impl Usable {
     /// Refuses one that has nothing to replay, contradicts itself, or is absurd as far as its metadata shows.
-    fn new(reader: Reader, with_handlers: bool, wakeup_latency: Option<Nanos>) -> Result<Usable, Unusable> {
+    pub(crate) fn new(
+        reader: Reader,
+        with_handlers: bool,
+        wakeup_latency: Option<Nanos>,
+    ) -> Result<Usable, Unusable> {
         let metadata = reader.metadata();
         if reader.episodes() == 0 {
             return Err(Unusable::NoEpisodes);
@@ -284,13 +324,13 @@ impl Usable {
         Ok(Usable { source, span_ns, resolution_ns })
     }
 
-    fn idlers(&self) -> u64 {
+    pub(crate) fn idlers(&self) -> u64 {
         self.source.idlers() as u64
     }
 }
 
 /// Refuses idle times that add up to more than the time recorded.
-fn possible(
+pub(crate) fn possible(
     idle_ns: u128,
     idlers: u64,
     span_ns: u64,
@@ -305,13 +345,13 @@ fn possible(
 }
 
 /// A cost in 63 bits, so that any engine has a type for it.
-fn fits(cost_ns: u128) -> Result<u64, Unusable> {
+pub(crate) fn fits(cost_ns: u128) -> Result<u64, Unusable> {
     let signed = i64::try_from(cost_ns).map(i64::cast_unsigned);
     signed.map_err(|_| Unusable::TooExpensive { cost_ns })
 }
 
 /// The value of a label in the metadata of a recording.
-fn label_of(metadata: &dwell_recording::Metadata, label: &str) -> Option<String> {
+pub(crate) fn label_of(metadata: &dwell_recording::Metadata, label: &str) -> Option<String> {
     match label {
         "kernel" => metadata.kernel.clone(),
         "qemu" => metadata.qemu.clone(),

@@ -1,7 +1,8 @@
 //! The recordings of a folder, their VMs and classes.
 
 use crate::costs::{Costs, Question, Unusable};
-use dwell_recording::{Reader, with_causes};
+use crate::sketch::Input;
+use dwell_recording::with_causes;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,8 +22,8 @@ pub struct Row {
 
 impl Row {
     /// The costs of a recording, as it was `opened`; errors call it by a name that is not repeated in the row.
-    pub fn new(recording: String, name: &str, question: &Question, opened: Result<Reader, Unusable>) -> Row {
-        let costs = opened.and_then(|reader| question.costs(reader)).map_err(|error| {
+    pub fn new(recording: String, name: &str, question: &Question, opened: Result<Input, Unusable>) -> Row {
+        let costs = opened.and_then(|input| question.costs(input)).map_err(|error| {
             let text = with_causes(&error);
             text.strip_prefix(name).and_then(|text| text.strip_prefix(": ")).unwrap_or(&text).to_owned()
         });
@@ -38,7 +39,7 @@ impl Row {
     ) -> Vec<Row> {
         let row = |recording: &String| {
             let path = folder.join(recording);
-            let opened = Reader::open(&path).map_err(Unusable::from);
+            let opened = Input::open(&path);
             let row = Row::new(recording.clone(), &path.display().to_string(), question, opened);
             done();
             row

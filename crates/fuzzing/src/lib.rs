@@ -24,13 +24,14 @@ pub mod qmp;
 pub mod request;
 pub mod ring;
 pub mod seeds;
+pub mod sketch;
 pub mod timers;
 pub mod trace_text;
 
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("timers", timers::run),
@@ -47,6 +48,7 @@ pub const TARGETS: [Target; 18] = [
     ("kvm_stats", kvm_stats::run),
     ("doctor", doctor::run),
     ("request", request::run),
+    ("sketch", sketch::run),
     ("trace_text", trace_text::run),
     ("domstats", domstats::run),
 ];

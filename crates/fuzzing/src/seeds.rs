@@ -5,12 +5,14 @@
 //! `qemu-system-x86_64 -trace 'run_poll_handlers_*' -trace 'poll_*'`. The other seeds are made here, by the
 //! writers of dwell itself where it has one.
 
+use dwell_fleet::Sketch;
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
 use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerWriter, VcpuState};
 use dwell_recording::{
-    Episode, Layer, Metadata, Owner, Packing, SettingValue, SettingsChange, WakeCause, Writer,
+    Episode, Layer, Metadata, Owner, Packing, Reader, SettingValue, SettingsChange, WakeCause, Writer,
 };
+use dwell_replay::Versions;
 use dwell_report::measured::{Measured, Row, error};
 use dwell_stats::Interval;
 use dwell_testing::fixture::{Fixture, guest_plan, host_plan, trap_plan};
@@ -66,6 +68,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "kvm_stats" => kvm_stats(),
         "doctor" => doctor(),
         "request" => request(),
+        "sketch" => sketches(),
         _ => vec![],
     }
 }
@@ -267,6 +270,28 @@ fn timers(number: u64) -> Vec<u8> {
                 .push_exit(&ExitRow { vcpu, start_ns: armed_ns, duration_ns: 1_500, reason, cause })
                 .unwrap();
         }
+    }
+    writer.close().unwrap().1
+}
+
+/// Small ones: a rule with its whole grid is longer than what the fuzzers change.
+fn sketches() -> Vec<Vec<u8>> {
+    let recordings = parquet().into_iter().skip(1).take(1).chain([long()]);
+    let sketch = |bytes| {
+        let reader = Reader::from_bytes("seed", bytes).unwrap();
+        Sketch::of(reader, Versions::NEWEST, None).unwrap().write(vec![]).unwrap()
+    };
+    recordings.map(sketch).collect()
+}
+
+/// A recording whose idle times are of many lengths.
+fn long() -> Vec<u8> {
+    let mut writer = Writer::new(vec![], Metadata::new(Layer::Host), Packing::default()).unwrap();
+    let mut now = 0;
+    for row in 0..50u64 {
+        let idle_ns = row * row * 997;
+        writer.push(&Episode::new("a", now, idle_ns)).unwrap();
+        now += idle_ns + 100;
     }
     writer.close().unwrap().1
 }

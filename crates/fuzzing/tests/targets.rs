@@ -166,6 +166,9 @@ fn seeds_are_accepted() {
             .all(|seed| Reader::from_bytes("seed", seed.clone()).is_ok() || timers(seed))
     );
     assert_eq!(seeds::of("parquet").into_iter().filter(|seed| timers(seed.clone())).count(), 2);
+    assert!(
+        seeds::of("sketch").into_iter().all(|seed| dwell_fleet::Sketch::from_bytes("seed", seed).is_ok())
+    );
     assert!(seeds::of("plan").iter().all(|seed| Plan::from_toml(&text(seed)).is_ok()));
     assert_eq!(seeds::of("journal").iter().filter(|seed| journal::decode(seed).is_ok()).count(), 2);
     assert!(seeds::of("libvirt").iter().all(|seed| libvirt::poll_in(&text(seed), "vm", 1).is_ok()));

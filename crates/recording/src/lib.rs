@@ -83,7 +83,7 @@ pub use open::{FOREIGN, MOST_IDLERS, OpenError};
 pub use reader::{ReadError, Reader};
 pub use segment::{Cause, CauseShares, MOST_SEGMENTS, Segment, Segments};
 pub use table_reader::{Cells, TableReadError, TableReader};
-pub use writer::{FORMAT, FORMAT_KEY, IdlerId, Packing, WriteError, Writer};
+pub use writer::{FORMAT, FORMAT_KEY, IdlerId, Packing, SKETCH_FORMAT, WriteError, Writer};
 
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

@@ -8,7 +8,7 @@ use crate::metadata::Metadata;
 use crate::storage::Storage;
 use crate::table::{Field, Kind};
 use crate::timer::{TIMERS_KEY, TimerContents};
-use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY};
+use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY, SKETCH_FORMAT};
 use dwell_policy::{Layer, Owner};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
@@ -77,6 +77,12 @@ pub enum OpenError {
         path: PathBuf,
         /// The key that is missing.
         key: &'static str,
+    },
+    /// A sketch, which `dwell-fleet` reads.
+    #[error("{path}: a sketch, which has costs and no episodes; `dwell fleet` reads it")]
+    Sketch {
+        /// The file.
+        path: PathBuf,
     },
     /// A recording of timers, where one of idle times is wanted.
     #[error(
@@ -181,6 +187,9 @@ impl Opened<TimerContents, Owner> {
 fn open(path: &Path, storage: Storage) -> Result<SerializedFileReader<Storage>, OpenError> {
     let file = parquet(path, storage)?;
     let format = value(path, file.metadata(), FORMAT_KEY)?;
+    if format == SKETCH_FORMAT {
+        return Err(OpenError::Sketch { path: path.to_owned() });
+    }
     if format != FORMAT {
         return Err(OpenError::UnknownFormat { path: path.to_owned(), found: format.to_owned() });
     }

@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 /// Value of `dwell.format` in what this crate writes, and the only one that it reads.
 pub const FORMAT: &str = "1";
+/// Value of `dwell.format` in a sketch, a table of `dwell-fleet`.
+pub const SKETCH_FORMAT: &str = "sketch-2";
 /// The key of a file's metadata with the version of its format.
 pub const FORMAT_KEY: &str = "dwell.format";
 pub(crate) const METADATA_KEY: &str = "dwell.recording";

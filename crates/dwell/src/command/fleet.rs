@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  dwell fleet recordings --halt-cost 20us\n  \
                         dwell fleet fleet --class tenant --held-out day2 --settings 1,2,5 -o costs.parquet --plan plans")]
 pub(crate) struct Args {
-    /// Folder with recordings (*.parquet)
+    /// Folder with recordings or sketches of recordings (*.parquet)
     folder: PathBuf,
     /// Cost of one halt and wakeup in CPU time, such as 20us
     ///

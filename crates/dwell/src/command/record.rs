@@ -6,14 +6,16 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::progress;
+use crate::settings::VersionArgs;
 use crate::{model, privileges, quantity, stop};
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Subcommand, ValueEnum};
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
+use dwell_recording::Reader;
 use serde::Serialize;
 use show::{nothing, table, words};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Record how CPUs, vCPUs or I/O threads idle
@@ -64,6 +66,17 @@ pub(super) struct Common {
 }
 
 #[derive(clap::Args)]
+struct Sketched {
+    /// Write a sketch in place of the episodes
+    ///
+    /// A sketch takes kilobytes and has what every setting of a grid costs, for `dwell fleet`; see `dwell
+    /// sketch --help`. While it is recorded, the episodes are in a file beside it, which is removed at the
+    /// end.
+    #[arg(long)]
+    sketch: bool,
+}
+
+#[derive(clap::Args)]
 struct Host {
     /// Record only the VM of this process
     #[arg(long, value_name = "PID")]
@@ -82,6 +95,8 @@ struct Host {
     #[arg(long)]
     without_contention: bool,
     #[command(flatten)]
+    sketched: Sketched,
+    #[command(flatten)]
     common: Common,
 }
 
@@ -98,6 +113,8 @@ struct Guest {
     #[arg(long)]
     without_causes: bool,
     #[command(flatten)]
+    sketched: Sketched,
+    #[command(flatten)]
     common: Common,
 }
 
@@ -112,6 +129,8 @@ struct Thread {
     /// The kernel keeps 15 characters of a thread's name; longer names are compared up to that length.
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
+    #[command(flatten)]
+    sketched: Sketched,
     #[command(flatten)]
     common: Common,
 }
@@ -135,6 +154,8 @@ enum Source {
 struct Recorded {
     output: String,
     layer: &'static str,
+    #[serde(skip)]
+    is_sketch: bool,
     elapsed_ns: u128,
     events: u64,
     lost_events: u64,
@@ -154,15 +175,20 @@ struct Idler {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let (target, common) = match args.whom {
+    let (target, sketched, common) = match args.whom {
         Whom::Host(host) => (
             Target::Host { pid: host.pid, exits: host.exits, contention: !host.without_contention },
+            host.sketched,
             host.common,
         ),
         Whom::Guest(guest) => {
-            (Target::Guest { source: guest.source.into(), causes: !guest.without_causes }, guest.common)
+            // A sketch has no place for causes.
+            let causes = !guest.without_causes && !guest.sketched.sketch;
+            (Target::Guest { source: guest.source.into(), causes }, guest.sketched, guest.common)
         }
-        Whom::Thread(thread) => (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.common),
+        Whom::Thread(thread) => {
+            (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.sketched, thread.common)
+        }
     };
     let layer = target.layer().name();
     let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
@@ -174,13 +200,19 @@ pub(crate) fn run(args: Args) -> Outcome {
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
     let mut line = progress::Recording::new(until.duration);
-    let summary = recorder.to_file(&output, &until, &mut line);
+    let summary = if sketched.sketch {
+        let beside = Beside::of(&output);
+        let recorded = recorder.to_file(&beside.0, &until, &mut line);
+        recorded.map_err(anyhow::Error::from).and_then(|summary| sketch_of(&beside.0, &output, summary))
+    } else {
+        recorder.to_file(&output, &until, &mut line).map_err(anyhow::Error::from)
+    };
     line.clear();
     let summary = summary?;
     if summary.contents.episodes == 0 {
         bail!("cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
     }
-    let recorded = describe(output.display().to_string(), layer, &summary);
+    let recorded = describe(output.display().to_string(), layer, sketched.sketch, &summary);
     output::result(common.format.format, &recorded, || table(&recorded), || words(&recorded))?;
     Ok(Answer::Yes)
 }
@@ -190,11 +222,39 @@ pub(crate) fn command_line() -> String {
     dwell_cli::command_line("dwell")
 }
 
-fn describe(output: String, layer: &'static str, summary: &Summary) -> Recorded {
+/// The file that has the episodes until they are sketched; it is removed with this.
+struct Beside(PathBuf);
+
+impl Beside {
+    fn of(output: &Path) -> Beside {
+        let mut name = output.as_os_str().to_owned();
+        name.push(".episodes");
+        Beside(name.into())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // There is none where nothing was recorded.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Writes the sketch of a recording, if it has episodes.
+fn sketch_of(episodes: &Path, output: &Path, summary: Summary) -> anyhow::Result<Summary> {
+    if summary.contents.episodes > 0 {
+        let sketch = super::sketch::of(Reader::open(episodes)?, &VersionArgs::default(), None);
+        super::sketch::write(&sketch.context("cannot make a sketch of what was recorded")?, output)?;
+    }
+    Ok(summary)
+}
+
+fn describe(output: String, layer: &'static str, is_sketch: bool, summary: &Summary) -> Recorded {
     let idler = |idler: &dwell_recording::Idler| Idler { name: idler.name.clone(), episodes: idler.episodes };
     Recorded {
         output,
         layer,
+        is_sketch,
         elapsed_ns: summary.status.elapsed.as_nanos(),
         events: summary.status.events,
         lost_events: summary.status.lost,

@@ -224,6 +224,37 @@ fn tables_and_csv_have_every_choice() {
     assert!(text.starts_with("choice,class,vms,cost_ns,"), "{text}");
 }
 
+#[test]
+fn a_fleet_of_sketches_costs_what_the_recordings_cost() {
+    let folder = fleet();
+    let sketches = tempfile::tempdir().unwrap();
+    for number in 0..30 {
+        let name = format!("vm{number:02}.parquet");
+        let written = json(&["sketch", &path(&folder, &name), "-o", &path(&sketches, &name)]);
+        assert_eq!(written["episodes"], 2_000);
+        assert!(written["bytes"].as_u64().unwrap() < 30_000, "{written}");
+    }
+    let asked = |folder: &str| json(&["fleet", folder, "--class", "class", "--halt-cost", "12500ns"]);
+    let (exact, found) = (asked(&path(&folder, "")), asked(&path(&sketches, "")));
+    for key in ["choices", "episodes", "settings_tried", "today_is_default"] {
+        assert_eq!(found[key], exact[key], "{key}");
+    }
+    // Some recordings, some sketches, and a day of both merged.
+    std::fs::copy(path(&sketches, "vm00.parquet"), path(&folder, "vm00.parquet")).unwrap();
+    assert_eq!(asked(&path(&folder, ""))["choices"], exact["choices"]);
+    let (a, b, both) =
+        (path(&folder, "vm03.parquet"), path(&sketches, "vm06.parquet"), path(&sketches, "both"));
+    assert_eq!(json(&["sketch", &a, &b, "-o", &both])["episodes"], 4_000);
+    let output = dwell(&["fleet", &path(&sketches, ""), "--kernel", "5.4"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("a sketch of the rules host 7.3"), "{}", stderr(&output));
+    for command in ["tune", "info"] {
+        let output = dwell(&[command, &path(&sketches, "vm00.parquet")]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("a sketch, which has costs and no episodes"), "{}", stderr(&output));
+    }
+}
+
 /// Whoever makes a recording chooses how long it claims to be.
 #[test]
 fn a_vm_that_decides_the_choice_alone_is_named() {

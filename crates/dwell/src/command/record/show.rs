@@ -35,7 +35,10 @@ pub(super) fn words(recorded: &Recorded) -> String {
         let number = count(recorded.incomplete_episodes.into());
         text += &format!("  {number} incomplete episodes left out (start or end not recorded)\n");
     }
-    text += &format!("next: dwell tune {}\n", recorded.output);
+    text += &match recorded.is_sketch {
+        true => "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned(),
+        false => format!("next: dwell tune {}\n", recorded.output),
+    };
     text
 }
 
