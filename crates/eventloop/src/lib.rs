@@ -1,5 +1,5 @@
 //! An event loop that decides by a [policy](dwell_idle::policy) how long to poll before it sleeps. Linux,
-//! epoll.
+//! epoll or io_uring.
 //!
 //! # The idea
 //! Many event loops look for events for a constant time, or never, or always. This one asks a policy in each wait
@@ -11,9 +11,9 @@
 //! 2. *Run* each source that has something to do, in the order in which it was seen, with a budget. One that
 //!    has more to do is run again in the next step.
 //! 3. If there was nothing: *poll*, rounds of looks, for as long as the policy says; file descriptors are looked at by
-//!    `epoll_wait(0)` every [`FD_ROUNDS`] rounds.
+//!    `epoll_wait(0)` every [`FD_ROUNDS`] rounds, or in every round over [`Uring`], where that takes no system call.
 //! 4. If there is still nothing: every source becomes *loud*, is looked at once more, and the loop *sleeps*
-//!    in `epoll_wait` until a file descriptor or a timer wakes it. Then every source
+//!    in `epoll_wait` or `io_uring_enter` until a file descriptor or a timer wakes it. Then every source
 //!    becomes *quiet*.
 //!
 //! # It does not sleep over an event
@@ -34,7 +34,6 @@
 //! The budget is a promise of the source. Looks are as many as sources; hundreds of them make a round slow, and the
 //! policy learns that polling costs as much.
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod doorbell;
 mod sync {
@@ -43,6 +42,7 @@ mod sync {
 mod bell;
 mod source;
 mod timers;
+mod uring;
 mod wait;
 mod world;
 
@@ -50,6 +50,7 @@ pub use bell::{Bell, Doorbell};
 pub use dwell_idle::{Idler, Nanos, Policy, Record};
 pub use source::{Source, SourceId};
 pub use timers::TimerId;
+pub use uring::Uring;
 pub use wait::{Epoll, Wait, Watch};
 pub use world::{BUDGET, FD_ROUNDS, FD_STEPS, Loop, Step};
 

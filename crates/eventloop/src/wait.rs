@@ -18,6 +18,12 @@ pub trait Wait {
     /// # Errors
     /// The system call's.
     fn wait(&mut self, timeout: Option<Duration>, ready: impl FnMut(SourceId)) -> io::Result<()>;
+
+    /// Of a way to wait that shows ready file descriptors without a system call, such as io_uring: whether it
+    /// has any. `None`: it does not.
+    fn ring(&mut self) -> Option<bool> {
+        None
+    }
 }
 
 /// A way to wait that watches the file descriptors of sources.

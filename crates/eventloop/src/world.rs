@@ -175,7 +175,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Watch> Loop<'a, P, C, R, W> {
 }
 
 impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
-    /// A loop without sources over another way to wait: a simulated one, for example.
+    /// A loop without sources over another way to wait: [`Uring`](crate::Uring), or a simulated one.
     pub fn over(idler: Idler<P, C, R>, wait: W) -> Loop<'a, P, C, R, W> {
         let (sources, timers) = (Sources::default(), Timers::default());
         Loop { idler, wait, sources, timers, blind: false, steps: 0, woke: Vec::new() }
@@ -252,7 +252,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         let timers = self.timers.run(|| self.idler.clock().now());
         self.sources.look();
         self.steps += 1;
-        if self.blind && self.steps >= FD_STEPS {
+        if self.blind && (self.steps >= FD_STEPS || self.wait.ring() == Some(true)) {
             self.look_at_fds()?;
         }
         let slept = if self.sources.ready.is_empty() && !timers { self.idle()? } else { false };
@@ -272,7 +272,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         let (mut idle, mut rounds, mut slept) = (idler.idle(timeout), 0u32, false);
         while idle.polls() && !sources.look() {
             rounds += 1;
-            if *blind && rounds.is_multiple_of(FD_ROUNDS) {
+            if *blind && wait.ring().unwrap_or_else(|| rounds.is_multiple_of(FD_ROUNDS)) {
                 wait.wait(Some(Duration::ZERO), |id| sources.is_ready(id))?;
                 if !sources.ready.is_empty() {
                     break;

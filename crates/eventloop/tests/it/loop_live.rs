@@ -1,6 +1,6 @@
 //! The loop as it is used: threads ring, timers expire, sockets become readable.
 
-use dwell_eventloop::{Bell, Doorbell, Epoll, Idler, Loop, Nanos, Watch};
+use dwell_eventloop::{Bell, Doorbell, Epoll, Idler, Loop, Nanos, Uring, Watch};
 use dwell_idle::policy::reference::{Always, Fixed, Never};
 use dwell_idle::{Policy, Record, Row};
 use dwell_stats::SplitMix64;
@@ -41,6 +41,13 @@ fn rings(policy: impl Policy, wait: impl Watch, pause: Duration) -> u64 {
     })
 }
 
+/// A ring, where there is io_uring.
+fn uring() -> Option<Uring> {
+    Uring::new()
+        .inspect_err(|error| dwell_testing::skip!("machine", "the loop over io_uring", "{error}"))
+        .ok()
+}
+
 #[test]
 fn every_ring_is_heard() {
     fn all<W: Watch>(wait: impl Fn() -> W) {
@@ -50,6 +57,9 @@ fn every_ring_is_heard() {
         rings(Fixed(Nanos(5_000)), wait(), Duration::from_micros(1));
     }
     all(|| Epoll::new().unwrap());
+    if uring().is_some() {
+        all(|| Uring::new().unwrap());
+    }
 }
 
 /// Counts the waits in which the loop halted.
@@ -63,6 +73,7 @@ impl Record for Halts<'_> {
 #[test]
 fn timers_are_run_at_their_times_and_can_be_cancelled() {
     timers(Epoll::new().unwrap());
+    uring().into_iter().for_each(timers);
 }
 
 fn timers(wait: impl Watch) {
@@ -86,6 +97,7 @@ fn timers(wait: impl Watch) {
 #[test]
 fn removed_source_is_neither_run_nor_watched() {
     removed(Epoll::new().unwrap());
+    uring().into_iter().for_each(removed);
 }
 
 fn removed(wait: impl Watch) {
@@ -119,6 +131,10 @@ fn removed(wait: impl Watch) {
 fn what_is_left_to_read_is_reported_again() {
     left(Never, Epoll::new().unwrap());
     left(Always, Epoll::new().unwrap());
+    if let (Some(sleeps), Some(polls)) = (uring(), uring()) {
+        left(Never, sleeps);
+        left(Always, polls);
+    }
 }
 
 fn left(policy: impl Policy, wait: impl Watch) {
@@ -147,9 +163,13 @@ fn left(policy: impl Policy, wait: impl Watch) {
 fn no_event_is_lost_under_stress() {
     let seconds = std::env::var("DWELL_STRESS_SECONDS").map_or(Ok(1), |seconds| seconds.parse());
     let seconds = Duration::from_secs(seconds.expect("DWELL_STRESS_SECONDS: whole seconds"));
-    let half = seconds / 2;
-    stress("epoll, never", Never, Epoll::new().unwrap(), half);
-    stress("epoll, 5 us", Fixed(Nanos(5_000)), Epoll::new().unwrap(), half);
+    let four = seconds / if uring().is_some() { 4 } else { 2 };
+    stress("epoll, never", Never, Epoll::new().unwrap(), four);
+    stress("epoll, 5 us", Fixed(Nanos(5_000)), Epoll::new().unwrap(), four);
+    if let (Some(sleeps), Some(polls)) = (uring(), uring()) {
+        stress("io_uring, never", Never, sleeps, four);
+        stress("io_uring, 5 us", Fixed(Nanos(5_000)), polls, four);
+    }
 }
 
 fn stress(name: &str, policy: impl Policy, wait: impl Watch, time: Duration) {
