@@ -50,6 +50,7 @@ extern crate self as dwell_machine;
 pub mod fake;
 
 mod absent;
+mod counters;
 mod facts;
 mod guest;
 mod host;
@@ -63,6 +64,7 @@ mod value;
 mod vmm;
 
 pub use absent::Absent;
+pub use counters::{CpuidleCounters, IdleCounts, Kept};
 pub use facts::Facts;
 pub use guest::{Cpuidle, DwellIdle, Guest};
 pub use host::{Host, Module, Vcpu, Vm, holds_vm, max_source};

@@ -10,6 +10,7 @@
 //! A directory above may be writable by all if it is sticky, as `/tmp` is: others cannot rename or remove
 //! what is in it.
 
+use memchr::memmem::Finder;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use std::ffi::OsString;
@@ -79,12 +80,13 @@ fn read_all(file: File) -> io::Result<Vec<u8>> {
 pub(crate) fn contains(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut file = open(path, OFlags::empty())?;
     let (mut held, mut read) = (Vec::<u8>::new(), vec![0_u8; 1 << 16]);
+    let finder = Finder::new(bytes);
     loop {
         match file.read(&mut read)? {
             0 => return Ok(false),
-            count => held.extend(read.iter().take(count)),
+            count => held.extend_from_slice(&read[..count]),
         }
-        if held.windows(bytes.len()).any(|window| window == bytes) {
+        if finder.find(&held).is_some() {
             return Ok(true);
         }
         held.drain(..held.len().saturating_sub(bytes.len()));

@@ -2,21 +2,12 @@
 
 use super::observe::{CPUS, number_of};
 use dwell_capture::now_ns;
-use dwell_machine::Writable;
+use dwell_machine::{CpuidleCounters, IdleCounts, Kept, Writable};
 use dwell_replay::Counts;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 /// A line for each CPU, after one with the names.
 pub(super) const DWELL_IDLE: &str = "/sys/kernel/debug/dwell_idle/cpus";
-/// State 0 of haltpoll's driver polls, state 1 halts.
-const CPUIDLE: [&str; 3] = ["state0/usage", "state0/time", "state1/usage"];
-/// So many files stay open: many fewer than a process may have.
-const MOST_OPEN: usize = 384;
-/// The longest of them is a line of 100 bytes for each CPU.
-const LONGEST: usize = 1 << 16;
 
 /// The counters of each CPU.
 pub(super) type Cpus = BTreeMap<u32, Read>;
@@ -24,45 +15,27 @@ pub(super) type Cpus = BTreeMap<u32, Read>;
 /// The counters of a CPU, and when they were read by the clock of events: to read those of all CPUs takes time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read {
-    pub(super) cpu: Cpuidle,
+    pub(super) cpu: IdleCounts,
     pub(super) at_ns: u64,
 }
 
-/// The counters of a CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cpuidle {
-    pub(super) polls: u64,
-    pub(super) polled_ns: u64,
-    pub(super) halts: u64,
-}
-
-impl Cpuidle {
-    const fn since(self, before: Cpuidle) -> Cpuidle {
-        Cpuidle {
-            polls: self.polls.saturating_sub(before.polls),
-            polled_ns: self.polled_ns.saturating_sub(before.polled_ns),
-            halts: self.halts.saturating_sub(before.halts),
-        }
-    }
-
-    /// As counts of so many episodes.
-    pub(super) fn counts(self, episodes: u64) -> Counts {
-        Counts {
-            episodes,
-            polls: self.polls,
-            polls_succeeded: episodes.saturating_sub(self.halts),
-            polled_ns: self.polled_ns.into(),
-            halts: self.halts,
-            exits: self.halts,
-            ..Counts::default()
-        }
+/// As counts of so many episodes.
+pub(super) fn counts(cpu: IdleCounts, episodes: u64) -> Counts {
+    Counts {
+        episodes,
+        polls: cpu.polls,
+        polls_succeeded: episodes.saturating_sub(cpu.halts),
+        polled_ns: cpu.polled_ns.into(),
+        halts: cpu.halts,
+        exits: cpu.halts,
+        ..Counts::default()
     }
 }
 
 /// What was counted of a CPU from one time to another \[ns\].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Between {
-    pub(super) cpu: Cpuidle,
+    pub(super) cpu: IdleCounts,
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
 }
@@ -83,31 +56,10 @@ pub(super) fn since(now: &Cpus, before: &Cpus) -> BTreeMap<u32, Between> {
     now.iter().filter_map(of).collect()
 }
 
-/// A file that stays open, as to find it takes longer than to read it.
-pub(super) struct Kept {
-    path: PathBuf,
-    file: Option<File>,
-}
-
-impl Kept {
-    fn read(&self) -> Option<String> {
-        let Some(file) = &self.file else { return std::fs::read_to_string(&self.path).ok() };
-        let mut text = vec![0; 64];
-        loop {
-            let bytes = file.read_at(&mut text, 0).ok()?;
-            if bytes < text.len() || bytes >= LONGEST {
-                text.truncate(bytes);
-                return String::from_utf8(text).ok();
-            }
-            text.resize(LONGEST, 0);
-        }
-    }
-}
-
 /// The counters that show what the idling of CPUs did.
 pub(super) enum IdleCounters {
-    /// Those of the states of cpuidle, under haltpoll's driver, with the CPUs that were there.
-    Cpuidle(Vec<(u32, [Kept; 3])>),
+    /// Those of the states of cpuidle, under haltpoll's driver.
+    Cpuidle(CpuidleCounters),
     /// Those of dwell_idle, whose one state polls and halts.
     DwellIdle(Kept),
 }
@@ -116,22 +68,13 @@ impl IdleCounters {
     /// Those of cpuidle, of all CPUs of a machine.
     pub(super) fn of_cpuidle(machine: &dyn Writable) -> IdleCounters {
         let names = machine.names(CPUS).unwrap_or_default();
-        let mut open = 0;
-        let mut kept = |path: String| {
-            open += 1;
-            let path = machine.path(&path);
-            Kept { file: File::open(&path).ok().filter(|_| open <= MOST_OPEN), path }
-        };
-        let mut of = |name: &String| {
-            Some((number_of(name)?, CPUIDLE.map(|file| kept(format!("{CPUS}/{name}/cpuidle/{file}")))))
-        };
-        IdleCounters::Cpuidle(names.iter().filter_map(&mut of).collect())
+        let cpus = names.iter().filter_map(|name| number_of(name));
+        IdleCounters::Cpuidle(CpuidleCounters::open(cpus, |path| machine.path(path)))
     }
 
     /// Those of dwell_idle.
     pub(super) fn of_dwell_idle(machine: &dyn Writable) -> IdleCounters {
-        let path = machine.path(DWELL_IDLE);
-        IdleCounters::DwellIdle(Kept { file: File::open(&path).ok(), path })
+        IdleCounters::DwellIdle(Kept::open(machine.path(DWELL_IDLE)))
     }
 
     /// The same, after CPUs have come or gone.
@@ -147,14 +90,7 @@ impl IdleCounters {
             IdleCounters::DwellIdle(file) => return dwell_idle(&file.read().unwrap_or_default(), now_ns()),
             IdleCounters::Cpuidle(cpus) => cpus,
         };
-        let of = |(cpu, files): &(u32, [Kept; 3])| {
-            let [polls, polled_us, halts] = files
-                .each_ref()
-                .map(|file| file.read().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0));
-            let counted = Cpuidle { polls, polled_ns: polled_us.saturating_mul(1_000), halts };
-            (*cpu, Read { cpu: counted, at_ns: now_ns() })
-        };
-        cpus.iter().map(of).collect()
+        cpus.read().map(|(cpu, counts)| (cpu, Read { cpu: counts, at_ns: now_ns() })).collect()
     }
 }
 
@@ -164,7 +100,7 @@ fn dwell_idle(text: &str, at_ns: u64) -> Cpus {
     let of = |line: Vec<&str>| {
         let number = |name: &str| line.get(names.iter().position(|one| *one == name)?)?.parse::<u64>().ok();
         let sum = |a: &str, b: &str| number(a)?.checked_add(number(b)?);
-        let cpu = Cpuidle {
+        let cpu = IdleCounts {
             polls: sum("polls_successful", "polls_failed")?,
             polled_ns: sum("poll_success_ns", "poll_fail_ns")?,
             halts: number("halts")?,
@@ -192,13 +128,13 @@ mod tests {
         let counters = IdleCounters::of_cpuidle(&Sysroot::at(root.path()));
         let before = counters.read();
         assert_eq!(before.keys().collect::<Vec<_>>(), [&0, &1]);
-        let each = Cpuidle { polls: 10, polled_ns: 100_000, halts: 10 };
+        let each = IdleCounts { polls: 10, polled_ns: 100_000, halts: 10 };
         assert!(before.values().all(|read| read.cpu == each), "{before:?}");
         write(1, 0, 15, 190);
         write(1, 1, 13, 5_000);
         let since = since(&counters.read(), &before);
-        assert_eq!(since[&0].cpu, Cpuidle::default());
-        let counts = since[&1].cpu.counts(6);
+        assert_eq!(since[&0].cpu, IdleCounts::default());
+        let counts = counts(since[&1].cpu, 6);
         assert_eq!((counts.polls, counts.polls_succeeded, counts.halts, counts.polled_ns), (5, 3, 3, 90_000));
     }
 
@@ -208,7 +144,7 @@ mod tests {
             "cpu window_ns episodes polls_successful polls_failed halts poll_success_ns poll_fail_ns\n";
         let all = dwell_idle(&format!("{head}0 5 30 10 2 20 4000 50\n1 0 0 0 0 0 0 0\n2 torn"), 7);
         assert_eq!((all.len(), all[&1].at_ns), (2, 7));
-        assert_eq!(all[&0].cpu, Cpuidle { polls: 12, polled_ns: 4_050, halts: 20 });
+        assert_eq!(all[&0].cpu, IdleCounts { polls: 12, polled_ns: 4_050, halts: 20 });
         assert!(dwell_idle("", 7).is_empty() && dwell_idle("0 5 30 10 2 20 4000 50\n", 7).is_empty());
         // Longer than what is read at first.
         let root = tempfile::tempdir().unwrap();

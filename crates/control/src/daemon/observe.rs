@@ -1,7 +1,7 @@
 //! What is seen of the idlers of a machine, period by period.
 
 use super::bursts::Bursts;
-use super::counters::{Between, Cpuidle, Cpus, DWELL_IDLE, IdleCounters, since};
+use super::counters::{Between, Cpus, DWELL_IDLE, IdleCounters, counts, since};
 use super::iothread::{Look, Trouble};
 use super::tenants::{Found as FoundVm, Tenants, Vm};
 use super::{cpu_time, nanos};
@@ -12,7 +12,7 @@ use dwell_capture::{GuestSource, Observer, Target};
 use dwell_knobs::lease::Lease;
 use dwell_machine::polling::poll_step;
 use dwell_machine::threads::context_switches;
-use dwell_machine::{Machine, Sysroot, Writable};
+use dwell_machine::{IdleCounts, Machine, Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
@@ -163,7 +163,7 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
         last: None,
         glanced: None,
     };
-    if guest.counters.read().values().any(|read| read.cpu != Cpuidle::default()) {
+    if guest.counters.read().values().any(|read| read.cpu != IdleCounts::default()) {
         guest.bursts.open(&guest.online).context(CANNOT_RECORD)?;
     }
     Ok(Box::new(guest))
@@ -364,7 +364,7 @@ impl Source for Guest {
         let now = self.counters.read();
         let since = since(&now, before);
         let ns = since.values().map(Between::ns).max().unwrap_or(0);
-        let counted = since.values().map(|cpu| cpu.cpu.counts(0)).sum();
+        let counted = since.values().map(|cpu| counts(cpu.cpu, 0)).sum();
         controller.glance(now_ns, ns, now.len(), &counted);
         *before = now;
         Ok(())
@@ -393,7 +393,7 @@ impl Guest {
         self.last = Some(now.clone());
         let Some(last) = last else { return Ok(vec![]) };
         let share =
-            |counted: &Between| counted.cpu.counts(0).cost_ns(self.halt_cost) as f64 / counted.ns() as f64;
+            |counted: &Between| counts(counted.cpu, 0).cost_ns(self.halt_cost) as f64 / counted.ns() as f64;
         if !another_load && since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
             return Ok(vec![]);
         }
@@ -484,7 +484,7 @@ impl Found {
             let episodes = self.cpus.remove(cpu)?.into_iter();
             let episodes: Vec<Episode> =
                 episodes.filter(|(ended_ns, _)| ended_then(*ended_ns)).map(|(_, episode)| episode).collect();
-            let counts = counted.cpu.counts(episodes.len() as u64);
+            let counts = counts(counted.cpu, episodes.len() as u64);
             (!episodes.is_empty())
                 .then(|| Observed { share, ..Observed::new((*cpu).into(), counts, episodes) })
         };
@@ -504,7 +504,7 @@ mod tests {
             (0..2).for_each(|cpu| found.add(cpu, &episode(at - 4_000, 4_000, true)));
         }
         let counted = |from_us: u64, to_us: u64| {
-            let cpu = Cpuidle { polls: 0, polled_ns: 0, halts: 30 };
+            let cpu = IdleCounts { polls: 0, polled_ns: 0, halts: 30 };
             Between { cpu, from_ns: 1_000 * from_us, to_ns: 1_000 * to_us }
         };
         // The first CPU is read 50 us before the second. A third one has no episodes, and a fourth was not

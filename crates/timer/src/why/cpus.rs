@@ -209,15 +209,9 @@ impl Cpus {
 
     /// The bill up to `end_ns`. `busy_ns` is what /proc/stat counts as not idle, to which the time polled is added:
     /// `polled_ns`, where there are no events.
-    pub fn finish(
-        &mut self,
-        end_ns: u64,
-        busy_ns: Option<u64>,
-        polled_ns: Option<u64>,
-        numbers: &Numbers,
-    ) -> Bill {
-        if let Some(cpu_ns) = polled_ns.filter(|ns| *ns > 0) {
-            self.sums.insert(Doing::Poll, Sum { cpu_ns, ..Sum::default() });
+    pub fn finish(&mut self, end_ns: u64, busy_ns: Option<u64>, polled_ns: u64, numbers: &Numbers) -> Bill {
+        if polled_ns > 0 {
+            self.sums.insert(Doing::Poll, Sum { cpu_ns: polled_ns, ..Sum::default() });
         }
         for cpu in self.cpus.values_mut() {
             cpu.charge(end_ns, &mut self.sums);

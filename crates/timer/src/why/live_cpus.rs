@@ -8,7 +8,7 @@ use dwell_capture::system::System;
 use dwell_capture::tracefs::Tracefs;
 use dwell_capture::{Until, now_ns};
 use dwell_machine::load::Stat;
-use dwell_machine::{Machine, cpu};
+use dwell_machine::{CpuidleCounters, Machine, cpu};
 use dwell_trace::event::{Event, TracepointKind};
 use dwell_trace::pairing::Names;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,10 +65,14 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
     let untraced = enable(&mut trace).or(untraced);
     let start = now_ns();
     let mut cpus = Cpus::new(polling, start, name_of);
-    let before = (Stat::of_all(machine), polled_ns(machine));
+    // Where there are events they have the polls.
+    let polling = polling.filter(|_| untraced.is_some()).map(|_| cpu::online(machine));
+    let counters = CpuidleCounters::open(polling.unwrap_or_default(), |path| path.into());
+    let polled_ns = || counters.read().map(|(_, counts)| counts.polled_ns).sum::<u64>();
+    let before = (Stat::of_all(machine), polled_ns());
     let mut round = Round::new(start);
     round.read(&mut trace, until.duration, until, &mut |event| cpus.observe(event));
-    let (end, after) = (now_ns(), (Stat::of_all(machine), polled_ns(machine)));
+    let (end, after) = (now_ns(), (Stat::of_all(machine), polled_ns()));
     round.end(&mut trace, end, &mut |event| cpus.observe(event));
     let span_ns = end - start;
     let wall_ns = span_ns.saturating_mul(u64::try_from(cpu::online(machine).len()).unwrap_or(1));
@@ -77,9 +81,8 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
     let busy_ns = since(|stat| stat.idle.get()).map(|idle| wall_ns.saturating_sub(idle));
     let numbers = Numbers { functions: functions(cpus.functions().collect()), lines: lines(machine) };
     let tasks = cpus.tasks().map(|(tid, name)| (name.to_owned(), tid)).collect();
-    let polled_ns = untraced.is_some().then(|| after.1.saturating_sub(before.1));
     CpusBill {
-        bill: cpus.finish(end, busy_ns, polled_ns, &numbers),
+        bill: cpus.finish(end, busy_ns, after.1.saturating_sub(before.1), &numbers),
         busy_ns,
         steal_ns: since(|stat| stat.steal.get()).unwrap_or(0),
         span_ns,
@@ -105,17 +108,6 @@ fn open(system: &dyn System) -> Result<Trace, String> {
         let tracefs = Tracefs::open(system).map_err(|error| by_perf(&error))?;
         Trace::open(system, &tracefs, &probes, None).map_err(|error| by_perf(&error))
     })
-}
-
-/// What cpuidle counts of the states that poll.
-fn polled_ns(machine: &dyn Machine) -> u64 {
-    let of = |cpu: u32| {
-        let folder = format!("/sys/devices/system/cpu/cpu{cpu}/cpuidle/state0");
-        let polls = machine.text(&format!("{folder}/name")).is_some_and(|name| name.trim() == "POLL");
-        let us = machine.number(&format!("{folder}/time")).filter(|_| polls);
-        u64::try_from(us.unwrap_or(0)).unwrap_or(0).saturating_mul(1_000)
-    };
-    cpu::online(machine).into_iter().map(of).sum()
 }
 
 /// The names of functions, as /proc/kallsyms has them: the symbols of the kernel are in order of their addresses.

@@ -37,7 +37,7 @@ fn finish(events: &[Event], end_ns: u64, busy_ns: Option<u64>) -> Bill {
     let names = [(TICK, "tick_nohz_handler"), (WAKEUP, "hrtimer_wakeup"), (VMSTAT, "vmstat_update")];
     let functions = names.map(|(at, name)| (at, name.to_owned())).into();
     let lines = [(24, "virtio0-req".to_owned())].into();
-    cpus.finish(end_ns, busy_ns, None, &Numbers { functions, lines })
+    cpus.finish(end_ns, busy_ns, 0, &Numbers { functions, lines })
 }
 
 fn of(bill: &Bill, cause: &Cause) -> (u64, u64, u64) {
