@@ -1,5 +1,7 @@
 # Boot sectors of guests that are idle but for one timer. Assembled with one of --defsym PIT=1, HPET=1, APIC=1, SLEEP=1 or none,
-# and HZ, the interrupts a second; with KICK=1 each interrupt of APIC kicks the virtio-blk device in slot 4. SLEEP sets its timer before each halt, as a loop of nanosleep does. Real mode, with the limit of fs removed for the registers in memory.
+# and HZ, the interrupts a second; with KICK=1 each interrupt of APIC kicks the virtio-blk device in slot 4. SLEEP sets its timer
+# before each halt, as a loop of nanosleep does. Real mode, with the limit of fs removed for the registers in memory.
+# Port 0xe9 gets a B when the loop begins; at 0x6000 the interrupts are counted.
     .code16
     .text
 start:
@@ -8,6 +10,7 @@ start:
     mov %ax, %ds
     mov %ax, %ss
     mov $0x7000, %sp
+    movl $0, 0x6000
     # fs reaches 4 GiB: its descriptor is kept over the return to real mode.
     lgdtl gdt_register
     mov %cr0, %eax
@@ -95,10 +98,15 @@ start:
     mov $7, %al
     out %al, %dx
 .endif
+    mov $'B', %al
+    out %al, $0xe9
     sti
 again:
 .ifdef SLEEP
+    # A timer that fires before the halt must still end it.
+    cli
     movl $(1000000000 / HZ), %fs:0x380(%ebx)
+    sti
 .endif
     hlt
     jmp again
@@ -110,6 +118,7 @@ pci:
     ret
 .endif
 line:
+    incl 0x6000
     push %ax
     mov $0x20, %al
     out %al, $0x20
@@ -121,6 +130,7 @@ apic:
     xor %ax, %ax
     out %ax, %dx
 .endif
+    incl 0x6000
     push %ebx
     mov $0xfee000b0, %ebx
     movl $0, %fs:(%ebx)
