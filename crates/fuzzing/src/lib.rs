@@ -27,6 +27,7 @@ pub mod seeds;
 pub mod sketch;
 pub mod timers;
 pub mod trace_text;
+pub mod why;
 
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
@@ -51,4 +52,5 @@ pub const TARGETS: [Target; 19] = [
     ("sketch", sketch::run),
     ("trace_text", trace_text::run),
     ("domstats", domstats::run),
+    ("why", why::run),
 ];

@@ -69,6 +69,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "doctor" => doctor(),
         "request" => request(),
         "sketch" => sketches(),
+        "why" => vec![WHY.into()],
         _ => vec![],
     }
 }
@@ -340,6 +341,14 @@ fn libvirt() -> Vec<Vec<u8>> {
     .map(|threads| domain(threads).into_bytes())
     .collect()
 }
+
+/// A bill with causes of several forms.
+const WHY: &str = r#"{"span_ns":1000,"events":3,"lost_events":0,"bills":[{"pid":7,"name":"web","unwatched_ns_per_s":9,
+"cpu_ns":60,"lines":[{"class":"vcpu","cause":"run","wake":{"line":{"gsi":2,"by":"main_loop"}},"cpu_ns":30,"count":2},
+{"class":"vcpu","cause":"exit","reason":"msr","device":"local_timer","cpu_ns":20,"count":2},
+{"class":"cpu","thread":"sshd","cause":"task","woken_by":"timer it","cpu_ns":8,"count":1,"wakeups":1},
+{"class":"io_thread","thread":"IO io0","cause":"rest","cpu_ns":2,"count":0}],
+"removals":[{"what":"HPET","how":"hpet=off","saves_ns":30,"costs":"a restart"}]}]}"#;
 
 fn measured() -> Vec<Vec<u8>> {
     let row = |figure: &str, measured: f64, high: f64| Row {

@@ -56,6 +56,11 @@ pub(crate) struct Args {
     /// be repeated.
     #[arg(long, value_name = "JSON")]
     measured: Vec<PathBuf>,
+    /// Bill of CPU time to show, as JSON
+    ///
+    /// The output of `dwell why --format json`: a recording does not hold what a bill is made of. Can be repeated.
+    #[arg(long, value_name = "JSON")]
+    why: Vec<PathBuf>,
     /// Decisions of the controller to draw over time
     ///
     /// The log of `dwell control --log`, or the output of `dwell control --replay` with --format json. Can be repeated.
@@ -106,6 +111,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         plan: args.plan.as_deref(),
         exits: &args.exits,
         measured: &args.measured,
+        why: &args.why,
         decisions: &args.decisions,
         model: &args.model,
         goal: &args.goal,

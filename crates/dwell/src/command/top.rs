@@ -6,6 +6,7 @@
 //! as text.
 
 mod action;
+mod bills;
 mod draw;
 mod feed;
 mod once;
@@ -18,6 +19,7 @@ use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use action::Action;
 use anyhow::bail;
+use bills::Bills;
 use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_policy::Nanos;
 use feed::{Feed, Target};
@@ -34,8 +36,7 @@ use theme::Theme;
 /// `dwell control` runs, what it does is shown above.
 /// Press `?` for the keys.
 #[derive(clap::Args)]
-#[command(after_help = "Polling CPU is the time polled as a share of one CPU, where windows are known.\n\
-                        Without a terminal, or with --once, one table is printed after one interval.")]
+#[command(after_help = "Polling CPU is the time polled as a share of one CPU, where windows are known.")]
 pub(crate) struct Args {
     /// What to watch: host (vCPUs), guest (this machine's CPUs) or thread (event loops)
     #[arg(default_value = "host")]
@@ -46,6 +47,12 @@ pub(crate) struct Args {
     /// Only threads with this name; for the target `thread`
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
+    /// Show above what CPU time goes for, as `dwell why`
+    ///
+    /// That of the VMs, or of this machine's CPUs, in the last ten seconds; with --once, in one interval. More events are
+    /// traced for it.
+    #[arg(long)]
+    why: bool,
     /// Time between updates
     ///
     /// At least 50ms.
@@ -57,7 +64,7 @@ pub(crate) struct Args {
     /// Show only idlers whose name contains this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
-    /// Print one table after one interval, then exit
+    /// Print one table after one interval, then exit; the default without a terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -73,11 +80,16 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let interval = Duration::from_nanos(args.interval.get());
     let mut feed = feed::live(args.target, args.pid, args.comm.as_deref())?;
+    let subject = bills::subject(args.target, args.pid);
     let mut state = State::new(args.target.name(), args.sort, &args.filter);
     if args.once || args.format.format != Format::Table || !io::stdout().is_terminal() {
-        std::thread::sleep(interval);
+        let bills = Bills::default();
+        match args.why {
+            true => drop(bills.renew(&subject, interval)),
+            false => std::thread::sleep(interval),
+        }
         state.take(feed.next()?);
-        state.set_control(controlled());
+        state.set_control(above(&bills));
         match args.format.format {
             Format::Json => output::json(&once::rows(&state))?,
             Format::Csv => {
@@ -89,17 +101,20 @@ pub(crate) fn run(args: Args) -> Outcome {
             Format::Table => output::text(&once::text(&state))?,
         }
     } else {
-        watch(&mut state, &mut *feed, interval)?;
+        let bills = if args.why { Bills::start(subject) } else { Bills::default() };
+        watch(&mut state, &mut *feed, &bills, interval)?;
     }
     Ok(Answer::Yes)
 }
 
-/// What the controller of this machine does, if one runs.
-fn controlled() -> Vec<String> {
-    crate::command::control::lines(Path::new(STATE_DIRECTORY))
+/// What the controller of this machine does, if one runs, and what the CPU time goes for.
+fn above(bills: &Bills) -> Vec<String> {
+    let mut lines = crate::command::control::lines(Path::new(STATE_DIRECTORY));
+    lines.extend(bills.lines());
+    lines
 }
 
-fn watch(state: &mut State, feed: &mut dyn Feed, interval: Duration) -> anyhow::Result<()> {
+fn watch(state: &mut State, feed: &mut dyn Feed, bills: &Bills, interval: Duration) -> anyhow::Result<()> {
     let mut screen = Screen::take()?;
     let theme = Theme::of_environment();
     let mut due = Instant::now() + interval;
@@ -115,7 +130,7 @@ fn watch(state: &mut State, feed: &mut dyn Feed, interval: Duration) -> anyhow::
         if Instant::now() >= due {
             due = Instant::now() + interval;
             state.take(feed.next()?);
-            state.set_control(controlled());
+            state.set_control(above(bills));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `dwell why`
 
-mod show;
+pub(crate) mod show;
 #[cfg(test)]
 mod tests;
 
@@ -14,8 +14,7 @@ use dwell_capture::system::System;
 use dwell_machine::{Facts, Sysroot, Vmm};
 use dwell_policy::Nanos;
 use dwell_timer::why::live::{Bills, watch};
-use dwell_timer::why::{Bill, CpusBill, Known, Removal, removals, removals_of_cpus, watch_cpus};
-use serde::Serialize;
+use dwell_timer::why::{Bill, CpusBill, Known, OfSubject, Report, removals, removals_of_cpus, watch_cpus};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,15 +38,8 @@ use std::time::Duration;
     after_help = "Examples:\n  dwell why\n  dwell why web --duration 30s\n  dwell why --all --format csv\n  dwell why --cpus"
 )]
 pub(crate) struct Args {
-    /// VM, by the name on its command line or by its process; any process by its number [default: the only VM, or --cpus if there is none]
-    #[arg(value_name = "VM|PID", conflicts_with = "all")]
-    vm: Option<String>,
-    /// Every VM of this host
-    #[arg(long)]
-    all: bool,
-    /// The CPUs of this machine
-    #[arg(long, conflicts_with_all = ["vm", "all"])]
-    cpus: bool,
+    #[command(flatten)]
+    of: Of,
     /// How long to watch
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
     duration: Nanos,
@@ -55,57 +47,33 @@ pub(crate) struct Args {
     format: FormatArg,
 }
 
-/// What is watched.
-#[derive(Clone, Debug, Serialize)]
+/// What to watch.
+#[derive(Default, clap::Args)]
+pub(crate) struct Of {
+    /// VM, by the name on its command line or by its process; any process by its number [default: the only VM, or --cpus if there is none]
+    #[arg(value_name = "VM|PID", conflicts_with = "all")]
+    pub(crate) vm: Option<String>,
+    /// Every VM of this host
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// The CPUs of this machine
+    #[arg(long, conflicts_with_all = ["vm", "all"])]
+    pub(crate) cpus: bool,
+}
+
+/// What is watched: a process.
+#[derive(Clone, Debug)]
 struct Subject {
-    /// `None`: the CPUs of this machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
+    pid: u32,
     /// The VM's name, else that of the process.
     name: String,
-    #[serde(skip)]
     vmm: Option<Vmm>,
 }
 
-#[derive(Serialize)]
-struct Report {
-    span_ns: u64,
-    events: u64,
-    lost_events: u64,
-    /// Why nothing was traced.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    untraced: Option<String>,
-    bills: Vec<OfSubject>,
-}
-
-#[derive(Serialize)]
-struct OfSubject {
-    #[serde(flatten)]
-    subject: Subject,
-    /// What it used before it was watched \[ns of CPU a second\].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unwatched_ns_per_s: Option<u64>,
-    /// Of this machine: what /proc/stat counts as not idle \[ns\], and what of that the host gave to others.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    busy_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    steal_ns: Option<u64>,
-    #[serde(flatten)]
-    bill: Bill,
-    removals: Vec<Removal>,
-}
-
 pub(crate) fn run(args: Args) -> Outcome {
-    let system = Arc::new(Sysroot::of_this_machine());
-    let facts = Facts::read(&*system);
-    let subjects = subjects(&args, &facts)?;
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: Some(Duration::from_nanos(args.duration.get())), stop: &stop };
-    let system: Arc<dyn System> = system;
-    let report = match subjects.is_empty() {
-        true => of_cpus(&system, &facts, &until),
-        false => of_processes(&system, subjects, &until),
-    };
+    let report = watched(&args.of, &until)?;
     match args.format.format {
         Format::Json => output::json(&report)?,
         Format::Csv => output::csv(&show::csv(&report))?,
@@ -114,19 +82,30 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(Answer::Yes)
 }
 
+/// Watches what is asked for.
+pub(crate) fn watched(of: &Of, until: &Until<'_>) -> anyhow::Result<Report> {
+    let system = Arc::new(Sysroot::of_this_machine());
+    let facts = Facts::read(&*system);
+    let subjects = subjects(of, &facts)?;
+    let system: Arc<dyn System> = system;
+    Ok(match subjects.is_empty() {
+        true => of_cpus(&system, &facts, until),
+        false => of_processes(&system, subjects, until),
+    })
+}
+
 fn of_processes(system: &Arc<dyn System>, subjects: Vec<Subject>, until: &Until<'_>) -> Report {
-    let process = |subject: &'_ Subject| Some((subject.pid?, subject.vmm.clone()));
-    let processes: Vec<(u32, Option<Vmm>)> = subjects.iter().filter_map(process).collect();
     let processes: Vec<(u32, Option<&Vmm>)> =
-        processes.iter().map(|(pid, vmm)| (*pid, vmm.as_ref())).collect();
+        subjects.iter().map(|subject| (subject.pid, subject.vmm.as_ref())).collect();
     let Bills { bills, unwatched_ns_per_s, span_ns, events, lost, untraced } =
         watch(system, &processes, until, privileges::keep_those_for_watching);
-    let of = |((subject, bill), unwatched_ns_per_s): ((Subject, Bill), Option<u64>)| {
+    let of = |((subject, bill), unwatched_ns_per_s): ((&Subject, Bill), Option<u64>)| {
         let known = Known { vmm: subject.vmm.as_ref(), span_ns, unwatched_ns_per_s, halt_cost: HALT_COST };
         let removals = removals(&bill, &known);
-        OfSubject { subject, unwatched_ns_per_s, busy_ns: None, steal_ns: None, bill, removals }
+        let (pid, name) = (Some(subject.pid), subject.name.clone());
+        OfSubject { pid, name, unwatched_ns_per_s, busy_ns: None, steal_ns: None, bill, removals }
     };
-    let bills = subjects.into_iter().zip(bills).zip(unwatched_ns_per_s).map(of);
+    let bills = subjects.iter().zip(bills).zip(unwatched_ns_per_s).map(of);
     Report { span_ns, events, lost_events: lost, untraced, bills: bills.collect() }
 }
 
@@ -134,31 +113,36 @@ fn of_cpus(system: &Arc<dyn System>, facts: &Facts, until: &Until<'_>) -> Report
     let found = watch_cpus(system, until, privileges::keep_those_for_watching);
     let host_halts = facts.guest.hypervisor.is_some().then_some(HALT_COST);
     let removals = removals_of_cpus(&found, &**system, host_halts);
-    let subject = Subject { pid: None, name: "CPUs of this machine".to_owned(), vmm: None };
     let CpusBill { bill, busy_ns, steal_ns, span_ns, events, lost, untraced, .. } = found;
-    let of =
-        OfSubject { subject, unwatched_ns_per_s: None, busy_ns, steal_ns: Some(steal_ns), bill, removals };
+    let of = OfSubject {
+        pid: None,
+        name: "CPUs of this machine".to_owned(),
+        unwatched_ns_per_s: None,
+        busy_ns,
+        steal_ns: Some(steal_ns),
+        bill,
+        removals,
+    };
     Report { span_ns, events, lost_events: lost, untraced, bills: vec![of] }
 }
 
 /// The processes that are asked for; none: the CPUs of this machine.
-fn subjects(args: &Args, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
+fn subjects(of: &Of, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
     let vms: Vec<Subject> = facts
         .host
         .vms
         .iter()
         .map(|vm| {
             let vmm = facts.vmms.iter().find(|vmm| vmm.pid == vm.pid).cloned();
-            Subject { pid: Some(vm.pid), name: vm.name.clone().unwrap_or_else(|| vm.comm.clone()), vmm }
+            Subject { pid: vm.pid, name: vm.name.clone().unwrap_or_else(|| vm.comm.clone()), vmm }
         })
         .collect();
     let listed = || {
-        let names: Vec<String> =
-            vms.iter().map(|vm| format!("{} ({})", vm.name, vm.pid.unwrap_or(0))).collect();
+        let names: Vec<String> = vms.iter().map(|vm| format!("{} ({})", vm.name, vm.pid)).collect();
         names.join(", ")
     };
-    match (&args.vm, args.all) {
-        (None, false) if args.cpus || vms.is_empty() => Ok(vec![]),
+    match (&of.vm, of.all) {
+        (None, false) if of.cpus || vms.is_empty() => Ok(vec![]),
         (None, true) if vms.is_empty() => bail!("--all: no VM is running that this user can see"),
         (None, true) => Ok(vms),
         (None, false) => match vms.as_slice() {
@@ -184,5 +168,5 @@ fn of_process(pid: u32, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
     };
     let vmm = facts.vmms.iter().find(|vmm| vmm.pid == pid).cloned();
     let name = vmm.as_ref().and_then(|vmm| vmm.name.clone());
-    Ok(vec![Subject { pid: Some(pid), name: name.unwrap_or_else(|| comm.trim().to_owned()), vmm }])
+    Ok(vec![Subject { pid, name: name.unwrap_or_else(|| comm.trim().to_owned()), vmm }])
 }

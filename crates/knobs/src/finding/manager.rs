@@ -42,7 +42,7 @@ pub static WINDOWS: Words = Words {
     qemu: "QEMU: -cpu …,hv_time,hv_vpindex,hv_synic,hv_stimer and -machine …,hpet=off",
     libvirt: "libvirt: in <hyperv> <vpindex state='on'/> <synic state='on'/> <stimer state='on'/>, in <clock> <timer \
               name='hypervclock' present='yes'/> and <timer name='hpet' present='no'/>",
-    proxmox: "Proxmox: ostype win10 or win11 with a machine version whose defaults have them, else args: -cpu …,hv_time,\
+    proxmox: "Proxmox: ostype win10 or win11 and a machine version that then has hv_synic and hv_stimer, else args: -cpu …,hv_time,\
               hv_vpindex,hv_synic,hv_stimer; and -machine hpet=off",
     kubevirt: "KubeVirt: in features.hyperv vpindex, synic and synictimer, in clock.timer hyperv, and hpet with present: false",
     openstack: "OpenStack: image properties os_type=windows, with which Nova gives the enlightenments that it knows, and \

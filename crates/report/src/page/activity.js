@@ -142,3 +142,12 @@ const exits = () =>
           'Absent: no exits were given. Record them with `perf record -a -e kvm:kvm_exit,kvm:kvm_entry`, and give the text of `perf script` as --exits.',
         ),
       ];
+
+const why = () =>
+  report.why.map((one) =>
+    card(
+      `CPU time by cause: ${one.file.split('/').pop()}`,
+      `Watched for ${span(one.span_ns)} by dwell why, apart from the recordings of this page.`,
+      ...one.words.map((words) => element('pre', { tabindex: 0 }, words)),
+    ),
+  );

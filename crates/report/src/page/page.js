@@ -43,6 +43,7 @@ const show = (number) => {
     activity(recording),
     exits(),
     measured(),
+    why(),
     decisions(),
     provenance(recording),
     element(

@@ -2,11 +2,11 @@
 
 use super::watch::{Watch, Watched};
 use super::{Cause, Class};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A cause with its CPU time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     pub class: Class,
     /// The thread, where there are several kinds of its class.
@@ -19,7 +19,7 @@ pub struct Line {
     /// How often.
     pub count: u64,
     /// How often it woke a CPU of this machine.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub wakeups: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct Counted {
 }
 
 /// The CPU time of a process, by cause.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bill {
     /// What /proc counted \[ns\]; the lines add up to it.
     pub cpu_ns: u64,

@@ -22,6 +22,7 @@ mod live_cpus;
 mod names;
 mod removal;
 mod removal_cpus;
+mod saved;
 mod tasks;
 mod watch;
 
@@ -36,13 +37,14 @@ pub use live_cpus::{CpusBill, watch_cpus};
 pub use names::{Device, Wake};
 pub use removal::{Known, Removal, removals};
 pub use removal_cpus::removals_of_cpus;
+pub use saved::{OfSubject, Report, SavedError};
 pub use tasks::{Class, Task};
 pub use watch::{Describe, Watch};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What CPU time went for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Cause {
     /// A CPU polled, by cpuidle's counters, which do not have what came of it.

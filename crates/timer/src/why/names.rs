@@ -1,11 +1,11 @@
 //! Devices by the addresses that guests access them at, and what wakes vCPUs.
 
 use super::Class;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A device of a PC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Device {
     Hpet,
@@ -93,7 +93,7 @@ impl Device {
 }
 
 /// What woke a vCPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wake {
     /// The timer of its own local APIC.
@@ -133,7 +133,7 @@ impl fmt::Display for Wake {
             (Wake::Line { gsi, by }, _) => write!(f, "interrupt line {gsi}, from the {}", by.name()),
             (Wake::Message { by }, _) => write!(f, "message interrupt, from the {}", by.name()),
             (Wake::Ipi, _) => f.write_str("another vCPU"),
-            (Wake::Unknown, _) => f.write_str("what is not seen"),
+            (Wake::Unknown, _) => f.write_str("unknown, no event shows it"),
         }
     }
 }

@@ -9,10 +9,10 @@ use super::{Bill, Cause, Class, Device, Line, Wake};
 use dwell_knobs::finding::manager::{HPET, IO_POLLING, WINDOWS};
 use dwell_machine::{Vmm, VmmKind};
 use dwell_policy::Nanos;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Something that removes CPU time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removal {
     /// What is removed.
     pub what: String,
@@ -135,13 +135,16 @@ fn hpet(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
     let vmm = qemu(known)?;
     // Without an HPET it is a PIT of the VMM's that has the line.
     let has = vmm.options.as_ref().is_none_or(|options| options.hpet != Some(false));
-    let words = if is_for_windows(vmm) { &WINDOWS } else { &HPET };
+    let (words, then) = match is_for_windows(vmm) {
+        true => (&WINDOWS, "Hyper-V synthetic timers"),
+        false => (&HPET, "its local APIC timers"),
+    };
     has.then(|| Removal {
         what: "HPET: its accesses, its interrupts, and the main loop's timers for it".to_owned(),
         how: words.of(vmm.manager).to_owned(),
         saves_ns: of_device(bill, Device::Hpet),
         saves_on_host_ns: None,
-        costs: "a restart of the VM; a guest without an HPET keeps time by the local APIC timer, which costs less".to_owned(),
+        costs: format!("a restart of the VM; the guest then keeps time by {then}, which cost less"),
     })
 }
 

@@ -2,10 +2,10 @@
 
 use dwell_machine::{Machine, Vmm, VmmKind};
 use dwell_trace::host::vcpu_of_name;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a thread is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     Vcpu,

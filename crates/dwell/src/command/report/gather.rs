@@ -2,7 +2,7 @@
 
 mod axis;
 
-use super::measured::{self, MeasuredFile};
+use super::measured::{self, Exits, MeasuredFile, WhyFile};
 use crate::check;
 use crate::command::tune::{self, GoalArgs, Tuned};
 use crate::command::{apply, info};
@@ -21,7 +21,6 @@ use dwell_replay::alignment::Alignment;
 use dwell_replay::check::SelfCheck;
 use dwell_replay::figures::{Compared, Figures, Policy, compare};
 use dwell_replay::{Rule, Source};
-use dwell_trace::exits::ExitTable;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +36,7 @@ pub(super) struct Asked<'a> {
     pub(super) plan: Option<&'a Path>,
     pub(super) exits: &'a [PathBuf],
     pub(super) measured: &'a [PathBuf],
+    pub(super) why: &'a [PathBuf],
     pub(super) decisions: &'a [PathBuf],
     pub(super) model: &'a ModelArgs,
     pub(super) goal: &'a GoalArgs,
@@ -60,6 +60,7 @@ pub(super) struct Report {
     pub(super) plan: Option<PlanFile>,
     pub(super) exits: Vec<Exits>,
     pub(super) measured: Vec<MeasuredFile>,
+    pub(super) why: Vec<WhyFile>,
     pub(super) decisions: Vec<Decisions>,
 }
 
@@ -112,20 +113,13 @@ pub(super) struct PlanFile {
     pub(super) plan: Plan,
 }
 
-/// A table of VM exits.
-#[derive(Serialize)]
-pub(super) struct Exits {
-    pub(super) file: String,
-    #[serde(flatten)]
-    pub(super) table: ExitTable,
-}
-
 impl Report {
     pub(super) fn gather(asked: &Asked<'_>) -> anyhow::Result<Report> {
         // Small inputs first, so that an error in them is reported before the long work.
-        let exits = asked.exits.iter().map(|path| exits(path)).collect::<anyhow::Result<_>>()?;
+        let exits = asked.exits.iter().map(|path| measured::exits(path)).collect::<anyhow::Result<_>>()?;
         let measured =
             asked.measured.iter().map(|path| measured::read(path)).collect::<anyhow::Result<_>>()?;
+        let why = asked.why.iter().map(|path| measured::why(path)).collect::<anyhow::Result<_>>()?;
         let decisions =
             asked.decisions.iter().map(|path| Decisions::read(path)).collect::<anyhow::Result<_>>()?;
         let plan = asked.plan.map(plan).transpose()?;
@@ -155,6 +149,7 @@ impl Report {
             plan,
             exits,
             measured,
+            why,
             decisions,
         })
     }
@@ -248,10 +243,6 @@ fn keep_busiest(info: &mut Summary) -> usize {
         info.idlers.truncate(SUMMARISED);
     }
     all - info.idlers.len()
-}
-
-fn exits(path: &Path) -> anyhow::Result<Exits> {
-    Ok(Exits { file: path.display().to_string(), table: ExitTable::read(progress::text(path)?)? })
 }
 
 /// The command line without output format, file and --force, so that it is the same in every format.

@@ -1,8 +1,13 @@
-//! Predictions and measurements, from the JSON of the commands that print both.
+//! Predictions and measurements, bills and exits, from what other commands print.
 
+use crate::command::why::show;
+use crate::progress;
 use anyhow::{Context, bail};
 use dwell_recording::regular;
+use dwell_report::harmless;
 use dwell_report::measured::{Measured, parse};
+use dwell_timer::why;
+use dwell_trace::exits::ExitTable;
 use serde::Serialize;
 use std::path::Path;
 
@@ -14,6 +19,36 @@ pub(super) struct MeasuredFile {
     pub(super) file: String,
     #[serde(flatten)]
     pub(super) measured: Measured,
+}
+
+/// A table of VM exits.
+#[derive(Serialize)]
+pub(super) struct Exits {
+    pub(super) file: String,
+    #[serde(flatten)]
+    pub(super) table: ExitTable,
+}
+
+/// The output of `dwell why`.
+#[derive(Serialize)]
+pub(super) struct WhyFile {
+    pub(super) file: String,
+    #[serde(flatten)]
+    pub(super) report: why::Report,
+    /// Each bill as `dwell why` prints it.
+    pub(super) words: Vec<String>,
+}
+
+pub(super) fn exits(path: &Path) -> anyhow::Result<Exits> {
+    Ok(Exits { file: path.display().to_string(), table: ExitTable::read(progress::text(path)?)? })
+}
+
+pub(super) fn why(path: &Path) -> anyhow::Result<WhyFile> {
+    let file = path.display().to_string();
+    let text = regular::read_text(path, LONGEST).with_context(|| format!("cannot read {file}"))?;
+    let report = why::Report::parse(&text).with_context(|| format!("cannot read {file}"))?;
+    let words = report.bills.iter().map(|one| harmless::lines(&show::bill(one, report.span_ns))).collect();
+    Ok(WhyFile { file, report, words })
 }
 
 /// Reads the output of a command.

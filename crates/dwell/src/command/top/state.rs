@@ -116,7 +116,7 @@ pub(crate) struct State {
     selected: Option<Arc<str>>,
     paused: bool,
     help: bool,
-    /// What a controller does, in lines.
+    /// What a controller does and what the CPU time goes for, in lines.
     control: Vec<String>,
 }
 
@@ -140,12 +140,12 @@ impl State {
         }
     }
 
-    /// What a controller does now.
+    /// What is shown above the idlers now.
     pub(crate) fn set_control(&mut self, lines: Vec<String>) {
         self.control = lines;
     }
 
-    /// What a controller does, in a line for each layer.
+    /// What is shown above the idlers.
     pub(crate) fn control(&self) -> &[String] {
         &self.control
     }

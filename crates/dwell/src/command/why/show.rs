@@ -1,9 +1,8 @@
 //! Bills, as text and tables.
 
-use super::{OfSubject, Report};
 use crate::output;
-use dwell_report::{Cell, Column, Table, count, duration, percent};
-use dwell_timer::why::{Cause, Line};
+use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
+use dwell_timer::why::{Cause, Line, OfSubject, Report};
 
 /// What a line is for, in words.
 fn words(cause: &Cause) -> String {
@@ -27,7 +26,7 @@ fn words(cause: &Cause) -> String {
         Cause::Ready { descriptor: None, .. } => "work for a descriptor".to_owned(),
         Cause::Poll => "polls of idle CPUs".to_owned(),
         Cause::Task { woken_by: Some(by) } => format!("task, woken by: {by}"),
-        Cause::Task { woken_by: None } => "task, woken before".to_owned(),
+        Cause::Task { woken_by: None } => "task, not woken while watched".to_owned(),
         Cause::Work { function } => format!("work: {function}"),
         Cause::Timer { function, wakes: Some(task) } => format!("timer: {function}, for {task}"),
         Cause::Timer { function, wakes: None } => format!("timer: {function}"),
@@ -36,6 +35,11 @@ fn words(cause: &Cause) -> String {
         Cause::Whole => "whole thread".to_owned(),
         Cause::Rest => "rest: no event shows what for".to_owned(),
     }
+}
+
+/// The threads that a line is of.
+fn whose(line: &Line) -> &str {
+    line.thread.as_deref().unwrap_or_else(|| line.class.name())
 }
 
 const COLUMNS: [(&str, &str); 7] = [
@@ -64,10 +68,10 @@ fn columns(with_wakeups: bool) -> impl Iterator<Item = Column> {
 pub(super) fn csv(report: &Report) -> Table {
     let whose = [Column::number("process", "pid"), Column::text("VM", "name")];
     let mut table = Table::new(whose.into_iter().chain(columns(true)));
-    for OfSubject { subject, bill, .. } in &report.bills {
+    for OfSubject { pid, name, bill, .. } in &report.bills {
         for line in &bill.lines {
-            let pid = subject.pid.map_or(Cell::Missing, |pid| Cell::Count(pid.into()));
-            let whose = [pid, Cell::Text(subject.name.clone())];
+            let pid = pid.map_or(Cell::Missing, |pid| Cell::Count(pid.into()));
+            let whose = [pid, Cell::Text(name.clone())];
             table.push(whose.into_iter().chain(cells(line, report.span_ns, true)));
         }
     }
@@ -84,7 +88,7 @@ fn cells(line: &Line, span_ns: u64, with_wakeups: bool) -> Vec<Cell> {
         often.map_or(Cell::Missing, |often| Cell::Rounded(often * 1e9 / span)),
         often.map_or(Cell::Missing, |often| Cell::Nanos(line.cpu_ns as f64 / often)),
         wakeups.map_or(Cell::Missing, |wakeups| Cell::Rounded(wakeups * 1e9 / span)),
-        Cell::Text(line.thread.clone().unwrap_or_else(|| line.class.name().to_owned())),
+        Cell::Text(whose(line).to_owned()),
         Cell::Text(words(&line.cause)),
     ];
     if !with_wakeups {
@@ -117,9 +121,9 @@ pub(super) fn print(report: &Report) -> anyhow::Result<()> {
 
 fn heading(one: &OfSubject, span_ns: u64) -> String {
     let of_cpu = |ns: u64| percent(ns as f64 / span_ns.max(1) as f64);
-    let name = &one.subject.name;
+    let name = &one.name;
     let (all, span) = (of_cpu(one.bill.cpu_ns), duration(span_ns as f64));
-    let Some(pid) = one.subject.pid else {
+    let Some(pid) = one.pid else {
         let busy = one.busy_ns.map_or("?".to_owned(), of_cpu);
         let steal = one.steal_ns.filter(|ns| *ns > 0);
         let steal = steal.map_or_else(String::new, |ns| format!(", {} of it steal", of_cpu(ns)));
@@ -131,13 +135,30 @@ fn heading(one: &OfSubject, span_ns: u64) -> String {
     format!("{name} (process {pid}): {all} of a CPU in {span}, by /proc{before}")
 }
 
+/// A line for each bill, and one for what removes most of it.
+pub(crate) fn brief(report: &Report) -> Vec<String> {
+    let of_cpu = |ns: u64| percent(ns as f64 / report.span_ns.max(1) as f64);
+    let of = |one: &OfSubject| {
+        let largest = one.bill.lines.iter().filter(|line| line.cause != Cause::Rest).take(3);
+        let shown = |line: &Line| format!("{} {}: {}", of_cpu(line.cpu_ns), whose(line), words(&line.cause));
+        let largest: Vec<String> = largest.map(shown).collect();
+        let all = of_cpu(one.bill.cpu_ns);
+        let removal = one.removals.first();
+        let removal =
+            removal.map(|first| format!("  saves {} if removed: {}", of_cpu(first.saves_ns), first.what));
+        [Some(format!("why {}: {all} of a CPU: {}", one.name, largest.join("; "))), removal]
+    };
+    let untraced = report.untraced.as_ref().map(|why| format!("why: nothing was traced: {why}"));
+    report.bills.iter().flat_map(of).flatten().chain(untraced).collect()
+}
+
 /// As its owner reads it.
-pub(super) fn bill(one: &OfSubject, span_ns: u64) -> String {
-    let OfSubject { subject, bill, removals, .. } = one;
+pub(crate) fn bill(one: &OfSubject, span_ns: u64) -> String {
+    let OfSubject { pid, bill, removals, .. } = one;
     let of_cpu = |ns: u64| percent(ns as f64 / span_ns.max(1) as f64);
     let heading = heading(one, span_ns);
     let mut text = output::wrapped(&heading);
-    let with_wakeups = subject.pid.is_none();
+    let with_wakeups = pid.is_none();
     let mut table = Table::new(columns(with_wakeups));
     // What is shown as nothing is one line.
     let is_small = |line: &&Line| line.cpu_ns < span_ns / 20_000;
@@ -152,7 +173,10 @@ pub(super) fn bill(one: &OfSubject, span_ns: u64) -> String {
         let missing = std::iter::repeat_n(Cell::Missing, if with_wakeups { 3 } else { 2 });
         let words = [
             Cell::Text("-".to_owned()),
-            Cell::Text(format!("{} causes of less than 0.005 % each (--format csv has them)", small.len())),
+            Cell::Text(format!(
+                "{} below 0.005 % each (--format csv has all)",
+                number_of(small.len() as u128, "cause")
+            )),
         ];
         table.push(numbers.into_iter().chain(missing).chain(words));
     }
@@ -160,7 +184,7 @@ pub(super) fn bill(one: &OfSubject, span_ns: u64) -> String {
     if removals.is_empty() {
         return text + "\nNothing that dwell knows removes 0.1 % of a CPU of it.\n";
     }
-    text += "\nWhat removes it, and what that saves:\n";
+    text += "\nWhat removes it, and what each alone saves:\n";
     for removal in removals {
         let first = format!("  {:>6}  ", of_cpu(removal.saves_ns));
         let rest = " ".repeat(first.chars().count());

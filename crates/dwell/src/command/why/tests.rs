@@ -82,9 +82,9 @@ fn an_idle_windows_guest_with_an_hpet() {
         "{hpet:?}"
     );
     assert!(hpet.saves_ns > 230_000_000, "nearly all of 25 %: {hpet:?}");
-    let subject = Subject { pid: Some(vmm.pid), name: "win10".to_owned(), vmm: Some(vmm) };
     let one = OfSubject {
-        subject,
+        pid: Some(vmm.pid),
+        name: "win10".to_owned(),
         unwatched_ns_per_s: Some(250_000_000),
         busy_ns: None,
         steal_ns: None,
@@ -92,4 +92,18 @@ fn an_idle_windows_guest_with_an_hpet() {
         removals,
     };
     insta::assert_snapshot!(show::bill(&one, SPAN_NS));
+    // Saved and read again.
+    let report = Report { span_ns: SPAN_NS, events: 9, lost_events: 0, untraced: None, bills: vec![one] };
+    let saved = serde_json::to_string(&report).unwrap();
+    assert_eq!(Report::parse(&saved).unwrap(), report);
+    let other = Report::parse(&saved.replace("\"cpu_ns\":283000000", "\"cpu_ns\":283000001"));
+    assert!(other.unwrap_err().to_string().contains("do not add up"));
+    assert_eq!(
+        show::brief(&report),
+        [
+            "why win10: 28.3 % of a CPU: 18.0 % vCPUs: guest, woken by: HPET (or a PIT of the VMM); 4.00 % vCPUs: device \
+             served by the VMM: HPET; 4.00 % main loop: work for a timer: HPET",
+            "  saves 24.7 % if removed: HPET: its accesses, its interrupts, and the main loop's timers for it"
+        ]
+    );
 }

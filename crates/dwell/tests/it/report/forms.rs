@@ -58,7 +58,8 @@ fn all_forms_hold_the_same_figures() {
 fn before_and_after_are_compared_with_intervals() {
     let inputs = Inputs::new();
     let (before, after) = (inputs.host("a", &["vcpu0"], 1), inputs.host("b", &["vcpu0"], 2));
-    let args = ["report", "--before", &before, "--after", &after, "--exits", &inputs.exits()];
+    let (exits, why) = (inputs.exits(), inputs.why());
+    let args = ["report", "--before", &before, "--after", &after, "--exits", &exits, "--why", &why];
     let json: Value = serde_json::from_slice(&done(&[&args[..], &["--format", "json"]].concat())).unwrap();
     let of = |figure: &str| {
         let all = json["comparison"].as_array().unwrap();
@@ -70,6 +71,9 @@ fn before_and_after_are_compared_with_intervals() {
     assert!(of("polling_ns_per_s")["before"].as_f64().unwrap() > 0.0);
     assert!(of("mean_wake_latency_ns")["ratio"]["value"].is_number());
     assert_eq!(json["exits"][0]["rows"][0]["reason"], "HLT");
+    assert_eq!(json["why"][0]["bills"][0]["lines"][0]["cause"], "halt");
+    let words = json["why"][0]["words"][0].as_str().unwrap();
+    assert!(words.starts_with("<b>web\\u{1b}[2J (process 7): 50.0 % of a CPU in 1.00 s"), "{words}");
 }
 
 #[test]
@@ -109,6 +113,7 @@ fn what_is_wrong_is_said_in_one_line() {
         (vec!["report", "nowhere.parquet"], "nowhere.parquet"),
         (vec!["report", &file, "--measured", &nonsense], "dwell-lab validate"),
         (vec!["report", &file, "--exits", &nonsense], "no exit"),
+        (vec!["report", &file, "--why", &nonsense], "dwell why --format json"),
         (vec!["report", &file, "--plan", &nonsense], "it is not a plan"),
         (vec!["report", &file, "--layer", "guest+host"], "give --layer host, guest or iothread"),
         (vec!["report", &file, "--format", "json", "-o", "/dev/null/x"], "/dev/null/x"),

@@ -130,6 +130,16 @@ impl Inputs {
         self.write("decisions.json", std::str::from_utf8(&printed).unwrap())
     }
 
+    /// What `dwell why --format json` prints, in small, of a VM with a name that would steer a terminal.
+    pub(crate) fn why(&self) -> String {
+        let line = r#"{"class":"vcpu","cause":"halt","cpu_ns":500000000,"count":100}"#;
+        let bill = format!(
+            r#"{{"pid":7,"name":"<b>web\u001b[2J","cpu_ns":500000000,"lines":[{line}],"removals":[]}}"#
+        );
+        let why = format!(r#"{{"span_ns":1000000000,"events":9,"lost_events":0,"bills":[{bill}]}}"#);
+        self.write("why.json", &why)
+    }
+
     /// What `dwell-lab validate --format json` prints, in small.
     pub(crate) fn measured(&self) -> String {
         let row = |arm: &str, figure: &str, predicted: f64, measured: f64| {

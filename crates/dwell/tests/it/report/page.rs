@@ -38,7 +38,8 @@ fn full(inputs: &Inputs) -> Vec<String> {
     let words = words.into_iter().map(str::to_owned);
     let more =
         ["--exits", &inputs.exits(), "--measured", &inputs.measured(), "--decisions", &inputs.decisions()];
-    words.chain(more.map(str::to_owned)).collect()
+    let why = ["--why".to_owned(), inputs.why()];
+    words.chain(more.map(str::to_owned)).chain(why).collect()
 }
 
 fn make(inputs: &Inputs, args: &[String]) -> PathBuf {
