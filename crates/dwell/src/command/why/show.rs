@@ -173,10 +173,7 @@ pub(crate) fn bill(one: &OfSubject, span_ns: u64) -> String {
         let missing = std::iter::repeat_n(Cell::Missing, if with_wakeups { 3 } else { 2 });
         let words = [
             Cell::Text("-".to_owned()),
-            Cell::Text(format!(
-                "{} below 0.005 % each (--format csv has all)",
-                number_of(small.len() as u128, "cause")
-            )),
+            Cell::Text(format!("{} (--format csv has all)", number_of(small.len() as u128, "smaller cause"))),
         ];
         table.push(numbers.into_iter().chain(missing).chain(words));
     }
