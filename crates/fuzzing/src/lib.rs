@@ -32,7 +32,7 @@ pub mod why;
 /// A target: its name, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("csv", csv::run),
     ("perf", perf::run),
     ("timers", timers::run),
