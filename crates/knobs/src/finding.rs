@@ -686,6 +686,16 @@ pub static TABLE: &[Row] = &[
         remedy: "{windows}",
     },
     Row {
+        code: "vm-hint-dedicated-shared",
+        severity: Warning,
+        when: dedicated_and_shared,
+        what: "VM {name} (process {pid}) has kvm-hint-dedicated=on, and others had its CPUs: its vCPUs have waited for {percent} % \
+               of the time that they wanted to run",
+        why: "the hint tells the guest that its vCPUs are never preempted: it polls while it idles and spins for its locks, \
+              and takes the CPU from whoever shares it",
+        remedy: "take kvm-hint-dedicated (libvirt: <hint-dedicated state='on'/>) away, or give each of its vCPUs a CPU of its own",
+    },
+    Row {
         code: "vm-short-bursts",
         severity: Note,
         when: short_bursts,
@@ -1035,6 +1045,22 @@ fn short_bursts(facts: &Facts) -> Vec<Data> {
             ("per_s", json!(average.sleeps_per_s)),
             ("us", json!(us)),
         ]
+    })
+}
+
+/// VMs that are promised CPUs of their own, whose vCPUs have waited for at least a fiftieth of the time that they wanted one:
+/// what `dwell tune` takes for a shared core.
+fn dedicated_and_shared(facts: &Facts) -> Vec<Data> {
+    let promised = vms(facts).filter(|(_, options)| options.hint_dedicated);
+    let found = promised.filter_map(|(vmm, _)| {
+        let average = facts.host.vms.iter().find(|vm| vm.pid == vmm.pid)?.average?;
+        let waited = average.vcpus_waited_ns_per_s;
+        let percent = (100 * waited).checked_div(waited + average.vcpus_ns_per_s)?;
+        (percent >= 2).then_some((vmm, percent))
+    });
+    each(found, |(vmm, percent)| {
+        let [name, pid] = named(vmm);
+        [name, pid, ("percent", json!(percent))]
     })
 }
 

@@ -84,6 +84,10 @@ pub struct Average {
     pub cpu_ns_per_s: u64,
     /// How often its vCPUs have slept, a second.
     pub sleeps_per_s: u64,
+    /// CPU time of its vCPUs \[ns a second\].
+    pub vcpus_ns_per_s: u64,
+    /// How long its vCPUs have waited for a CPU that others had \[ns a second\].
+    pub vcpus_waited_ns_per_s: u64,
 }
 
 impl Average {
@@ -93,18 +97,26 @@ impl Average {
         let uptime = machine.text("/proc/uptime")?;
         let seconds: u64 = uptime.split('.').next()?.parse().ok()?;
         let seconds = seconds.checked_sub(begun / rustix::param::clock_ticks_per_second().max(1))?;
-        let cpu = |tid: u32| -> Option<u64> {
-            machine.text(&format!("{folder}/task/{tid}/schedstat"))?.split(' ').next()?.parse().ok()
+        // CPU time and time that it waited for a CPU.
+        let times = |tid: u32| -> Option<[u64; 2]> {
+            let text = machine.text(&format!("{folder}/task/{tid}/schedstat"))?;
+            let mut fields = text.split_whitespace().map(|field| field.parse().ok());
+            Some([fields.next()??, fields.next()??])
         };
         let sleeps = |tid: u32| -> Option<u64> {
             let status = machine.text(&format!("{folder}/task/{tid}/status"))?;
             process::field(&status, "voluntary_ctxt_switches")?.parse().ok()
         };
-        let cpu_ns: u64 = machine.numbers(&format!("{folder}/task")).into_iter().filter_map(cpu).sum();
+        let tasks = machine.numbers(&format!("{folder}/task")).into_iter();
+        let cpu_ns: u64 = tasks.filter_map(|tid| Some(times(tid)?[0])).sum();
+        let [ran_ns, waited_ns] = [0, 1]
+            .map(|field| vm.vcpus.iter().filter_map(|vcpu| Some(times(vcpu.tid?)?[field])).sum::<u64>());
         let slept: u64 = vm.vcpus.iter().filter_map(|vcpu| sleeps(vcpu.tid?)).sum();
         Some(Average {
             cpu_ns_per_s: cpu_ns.checked_div(seconds)?,
             sleeps_per_s: slept.checked_div(seconds)?,
+            vcpus_ns_per_s: ran_ns.checked_div(seconds)?,
+            vcpus_waited_ns_per_s: waited_ns.checked_div(seconds)?,
         })
     }
 }

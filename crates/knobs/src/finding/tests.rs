@@ -436,6 +436,34 @@ fn kernels_and_values_that_dwell_does_not_know() {
     assert_eq!(codes(&user), ["kvm-denied"]);
 }
 
+#[test]
+fn a_promise_of_cpus_that_others_have_is_told() {
+    let found = |cpu: &str, waited_ms: u64| {
+        let machine = Fake::quiet("6.18.44");
+        machine.vm(100, &["qemu-system-x86_64", "-name", "db", "-cpu", cpu]);
+        machine.set("/proc/uptime", "1100.50 4000.00\n");
+        let ticks = 100 * rustix::param::clock_ticks_per_second();
+        machine.set("/proc/100/stat", &format!("100 (a) S {} {ticks} 0\n", "0 ".repeat(18).trim_end()));
+        let waited_ns = waited_ms * 1_000_000;
+        machine.set("/proc/100/task/101/schedstat", &format!("400000000000 {waited_ns} 9\n"));
+        machine.set("/proc/100/task/101/status", "Name:\tCPU\nvoluntary_ctxt_switches:\t1\n");
+        let found = of(&Facts::read(&machine));
+        found
+            .into_iter()
+            .find(|finding| finding.code == "vm-hint-dedicated-shared")
+            .map(|finding| finding.what)
+    };
+    assert_eq!(
+        found("host,kvm-hint-dedicated=on", 100_000).as_deref(),
+        Some(
+            "VM db (process 100) has kvm-hint-dedicated=on, and others had its CPUs: its vCPUs have waited for 20 % of the \
+             time that they wanted to run"
+        )
+    );
+    assert_eq!(found("host,kvm-hint-dedicated=on", 4_000), None, "1 %");
+    assert_eq!(found("host", 100_000), None, "nothing was promised");
+}
+
 /// A VM that idles with a tick of 1,000 Hz, one that works, and one that sleeps: on average since they began.
 #[test]
 fn a_vm_that_does_a_little_often_is_told_of_why() {
