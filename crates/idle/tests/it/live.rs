@@ -1,7 +1,6 @@
 //! A million waits, recorded while they happen, and replayed by `dwell-replay`: no window deviates.
 
 use dwell_idle::halt::Sleep;
-use dwell_idle::policy::Outcome;
 use dwell_idle::policy::catalogue::{Any, Entry, Start, Terms};
 use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
 use dwell_idle::policy::trial::Trial;
@@ -57,27 +56,12 @@ fn live<P: Policy, R: Record>(idler: &mut Idler<P, Monotonic, R>, waits: u32, un
     waits
 }
 
-/// A policy that does not give way: a recording has no losses, so that a replay cannot either.
-struct Alone<P>(P);
-
-impl<P: Policy> Policy for Alone<P> {
-    fn window(&mut self) -> Nanos {
-        self.0.window()
-    }
-    fn window_after(&mut self, busy: Nanos) -> Nanos {
-        self.0.window_after(busy)
-    }
-    fn observe(&mut self, outcome: Outcome<'_>) {
-        self.0.observe(outcome);
-    }
-}
-
 /// Records `waits` under this policy and compares every window with that of the rule in a replay.
 fn record_and_replay<P: Policy>(name: &str, policy: P, rule: Rule, waits: u32) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("waits.parquet");
     let recorder = Recorder::create(&path).unwrap();
-    let mut idler = Idler::new(Alone(policy)).recording(recorder.sink_of("loop", waits as usize));
+    let mut idler = Idler::new(windows::Alone(policy)).recording(recorder.sink_of("loop", waits as usize));
     let done = live(&mut idler, waits, Instant::now() + Duration::from_secs(60));
     let totals = idler.totals();
     let contents = recorder.finish().unwrap();
