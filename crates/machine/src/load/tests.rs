@@ -132,19 +132,25 @@ fn a_stranger_is_seen_and_a_friend_is_not() {
     let used = || process_cpu_time(pid).unwrap().get() as f64 / 1e9;
     let span = Duration::from_secs(1);
 
-    let before = used();
-    let found = load.over(span).unwrap();
-    let share = used() - before;
-    assert!(share > 0.02, "the child did not run");
+    // On a busy machine a second can pass in which the child does not run.
+    let seconds = (0..60).map(|_| {
+        let before = used();
+        (load.over(span).unwrap(), used() - before)
+    });
+    let (found, share) = seconds.into_iter().find(|(_, share)| *share > 0.02).expect("the child runs");
     assert!(found.foreign + found.foreign_error + 0.05 > share.min(1.0), "{found:?} {share}");
 
     load.add_own(pid);
     load.add_own(pid);
-    let (begin, before) = (load.read().unwrap(), used());
-    std::thread::sleep(span);
-    let (share, end) = (used() - before, load.read().unwrap());
+    let seconds = (0..60).map(|_| {
+        let (begin, before) = (load.read().unwrap(), used());
+        std::thread::sleep(span);
+        (begin, used() - before, load.read().unwrap())
+    });
+    let (begin, share, end) =
+        seconds.into_iter().find(|(_, share, _)| *share > 0.02).expect("the child runs");
     let own = end.own.saturating_sub(begin.own).get() as f64 / 1e9;
-    assert!(share > 0.02 && own >= share, "{own} {share}");
+    assert!(own >= share, "{own} {share}");
     let friend = load.between(&begin, &end);
     load.remove_own(pid);
     let stranger = load.between(&Reading { own: Nanos::ZERO, ..begin }, &Reading { own: Nanos::ZERO, ..end });
