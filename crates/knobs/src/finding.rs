@@ -25,6 +25,7 @@ use crate::explain;
 use crate::explain::same::{Sameness, compare};
 use crate::knob::Knob;
 use Severity::{Danger, Note, Warning};
+use dwell_machine::load::SHARED_CORE;
 use dwell_machine::parameter::{self, Parameter};
 use dwell_machine::wanted::{Reader, Wanted};
 use dwell_machine::{
@@ -1048,15 +1049,14 @@ fn short_bursts(facts: &Facts) -> Vec<Data> {
     })
 }
 
-/// VMs that are promised CPUs of their own, whose vCPUs have waited for at least a fiftieth of the time that they wanted one:
-/// what `dwell tune` takes for a shared core.
+/// VMs that are promised CPUs of their own, whose vCPUs have waited for at least [`SHARED_CORE`] of the time that they wanted one.
 fn dedicated_and_shared(facts: &Facts) -> Vec<Data> {
     let promised = vms(facts).filter(|(_, options)| options.hint_dedicated);
     let found = promised.filter_map(|(vmm, _)| {
         let average = facts.host.vms.iter().find(|vm| vm.pid == vmm.pid)?.average?;
         let waited = average.vcpus_waited_ns_per_s;
         let percent = (100 * waited).checked_div(waited + average.vcpus_ns_per_s)?;
-        (percent >= 2).then_some((vmm, percent))
+        (percent as f64 >= 100.0 * SHARED_CORE).then_some((vmm, percent))
     });
     each(found, |(vmm, percent)| {
         let [name, pid] = named(vmm);

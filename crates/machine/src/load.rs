@@ -30,6 +30,10 @@ use std::time::{Duration, Instant};
 /// How much a source that samples at ticks may be off: one tick of the slowest clock that Linux is built with
 /// (100 Hz), on each of the two CPUs of an experiment.
 const TICKS_ERROR: Nanos = Nanos(20_000_000);
+/// The share of the time that a CPU was wanted, from which on its core counts as shared. Interrupts of a host take less of
+/// cores that are a guest's own; a neighbour that always computes takes half. It is chosen, not measured.
+pub const SHARED_CORE: f64 = 0.02;
+
 /// How much steal may be off, counted in hundredths of a second.
 const STEAL_ERROR: Nanos = Nanos(10_000_000);
 

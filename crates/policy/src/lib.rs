@@ -125,6 +125,28 @@ pub trait Policy {
     fn observe(&mut self, outcome: Outcome<'_>);
 }
 
+/// A policy to which no [time lost](Outcome::lost) is reported, so that it does not give way: for a CPU that is
+/// not shared, and to compare with.
+#[derive(Clone, Copy, Debug)]
+pub struct Unreported<P>(pub P);
+
+impl<P: Policy> Policy for Unreported<P> {
+    #[inline]
+    fn window(&mut self) -> Nanos {
+        self.0.window()
+    }
+
+    #[inline]
+    fn window_after(&mut self, busy: Nanos) -> Nanos {
+        self.0.window_after(busy)
+    }
+
+    #[inline]
+    fn observe(&mut self, outcome: Outcome<'_>) {
+        self.0.observe(Outcome { lost: Nanos::ZERO, ..outcome });
+    }
+}
+
 // The examples of the README are compiled and run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,27 +1,8 @@
 //! The windows of a recording, and those of its replay.
 
-use dwell_policy::{Nanos, Outcome, Policy};
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_replay::{Player, RecordingSource, Rule, Source};
 use std::sync::Arc;
-
-/// A policy that does not give way: a recording has no times lost to others, so that its replay cannot either.
-#[derive(Clone, Debug)]
-pub struct Alone<P>(pub P);
-
-impl<P: Policy> Policy for Alone<P> {
-    fn window(&mut self) -> Nanos {
-        self.0.window()
-    }
-
-    fn window_after(&mut self, busy: Nanos) -> Nanos {
-        self.0.window_after(busy)
-    }
-
-    fn observe(&mut self, outcome: Outcome<'_>) {
-        self.0.observe(outcome);
-    }
-}
 
 /// The windows that an event loop recorded, and those of a replay through this rule \[ns\].
 ///

@@ -14,7 +14,7 @@ use dwell_idle::{Idler, Policy};
 use dwell_machine::threads::{Thread, Usage};
 use dwell_policy::param::Setting;
 use dwell_policy::version::NEWEST_KERNEL;
-use dwell_policy::{Any, Nanos, Outcome};
+use dwell_policy::{Nanos, Unreported};
 use dwell_replay::{Rule, Terms};
 use dwell_stats::{Block, Figure, Unit};
 use std::fmt;
@@ -59,8 +59,8 @@ impl Subject {
     /// The ways to idle that are compared; the first is the baseline. KVM polls for vCPUs only.
     pub fn ways(self) -> &'static [Way] {
         match self {
-            Subject::Vcpu => &[Way::Never, Way::Haltpoll, Way::Kvm, Way::Deaf, Way::Leader],
-            Subject::Thread => &[Way::Never, Way::Haltpoll, Way::Deaf, Way::Leader],
+            Subject::Vcpu => &[Way::Never, Way::Haltpoll, Way::Kvm, Way::Unreported, Way::Leader],
+            Subject::Thread => &[Way::Never, Way::Haltpoll, Way::Unreported, Way::Leader],
         }
     }
 
@@ -125,8 +125,8 @@ pub enum Way {
     Haltpoll,
     /// The kernel polls, up to its default of 200 us, while no other task is runnable.
     Kvm,
-    /// By `leader`, which is not told of preemptions.
-    Deaf,
+    /// By `leader`, to which preemptions are not reported.
+    Unreported,
     /// By `leader`.
     Leader,
 }
@@ -137,7 +137,7 @@ impl fmt::Display for Way {
             Way::Never => "never",
             Way::Haltpoll => "haltpoll",
             Way::Kvm => "kvm",
-            Way::Deaf => "leader, not told",
+            Way::Unreported => "leader, not told",
             Way::Leader => "leader",
         })
     }
@@ -148,7 +148,7 @@ impl Way {
         match self {
             Way::Never | Way::Kvm => Rule::Never,
             Way::Haltpoll => Rule::Layer(Setting::defaults(dwell_policy::Layer::Guest, NEWEST_KERNEL)),
-            Way::Deaf | Way::Leader => Rule::leader(terms),
+            Way::Unreported | Way::Leader => Rule::leader(terms),
         }
     }
 
@@ -209,7 +209,7 @@ fn vcpus(rig: &Rig, cell: Cell<'_>, way: Way, stop: &AtomicBool) -> Result<Block
         rig.set_policy(&shared.idle_state, &idle)?;
         match way {
             Way::Kvm => shared.always_interrupts(),
-            Way::Deaf => shared.idle_state.deafen(),
+            Way::Unreported => shared.idle_state.report_no_preemptions(),
             _ => {}
         }
         let vcpu = machine.vcpu(id, sleeper, shared)?;
@@ -241,7 +241,7 @@ fn thread(rig: &Rig, cell: Cell<'_>, way: Way, stop: &AtomicBool) -> Result<Bloc
     let idler = ThreadIdler::default();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| match way {
-            Way::Deaf => idler.run(rig, Alone(policy)),
+            Way::Unreported => idler.run(rig, Unreported(policy)),
             _ => idler.run(rig, policy),
         });
         let measured = measure(rig, cell, way, &[&idler], stop);
@@ -368,21 +368,6 @@ impl Idles for ThreadIdler {
         self.over.store(true, Ordering::SeqCst);
         self.sleeping.wake();
         Ok(())
-    }
-}
-
-/// A policy that is not told of preemptions.
-struct Alone(Any);
-
-impl Policy for Alone {
-    fn window(&mut self) -> Nanos {
-        self.0.window()
-    }
-    fn window_after(&mut self, busy: Nanos) -> Nanos {
-        self.0.window_after(busy)
-    }
-    fn observe(&mut self, outcome: Outcome<'_>) {
-        self.0.observe(outcome);
     }
 }
 

@@ -25,8 +25,8 @@ pub struct IdleState {
     cycles_per_mebi_ns: AtomicU64,
     policy: UnsafeCell<MaybeUninit<Any>>,
     counters: IdleCounters,
-    /// 1 if the policy is not told of preemptions.
-    deaf: AtomicU32,
+    /// 1 if preemptions are not reported to the policy.
+    unreported: AtomicU32,
 }
 
 /// Who has the policy of an [`IdleState`]: none yet, being stored, stored, taken by the idler.
@@ -154,9 +154,9 @@ impl IdleState {
         self.state.store(STORED, Ordering::Release);
     }
 
-    /// Before its vCPU runs: its policy will not be told of preemptions, as policies were not before.
-    pub fn deafen(&self) {
-        self.deaf.store(1, Ordering::Relaxed);
+    /// Before its vCPU runs: preemptions are not reported to its policy.
+    pub fn report_no_preemptions(&self) {
+        self.unreported.store(1, Ordering::Relaxed);
     }
 
     /// For a waker that has posted the event: whether the idler will see it by itself.
@@ -247,8 +247,9 @@ impl<'b> Idler<'b> {
         let mut lost = 0;
         if window > Nanos::ZERO {
             let limit = self.cycles(window);
-            let told = self.policy.as_ref().filter(|_| self.idle_state.deaf.load(Ordering::Relaxed) == 0);
-            let longest_gap = told.map_or(Nanos::MAX, |policy| policy.longest_gap());
+            let reported =
+                self.policy.as_ref().filter(|_| self.idle_state.unreported.load(Ordering::Relaxed) == 0);
+            let longest_gap = reported.map_or(Nanos::MAX, |policy| policy.longest_gap());
             let mut looks = Looks::new(start, self.cycles(longest_gap));
             self.idle_state.polling.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);

@@ -1,5 +1,6 @@
 //! `dwell tune`
 
+mod other;
 pub(crate) mod plan;
 mod show;
 mod unknown;
@@ -14,6 +15,7 @@ use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
 use dwell_machine::Sysroot;
+use dwell_machine::load::SHARED_CORE;
 use dwell_policy::Layer;
 use dwell_replay::advice::{Advice, Goal, Origin, Worth};
 use dwell_replay::check::SelfCheck;
@@ -21,7 +23,7 @@ use dwell_replay::tune::{Task, tune};
 use dwell_replay::{RecordingSource, Source, grid};
 use dwell_report::ratio;
 use serde::Serialize;
-use show::{SHARED, cores, front_table, front_words, table};
+use show::{cores, front_table, front_words, table};
 pub(crate) use show::{ending, opening};
 use std::path::{Path, PathBuf};
 use unknown::{closed_loop, other_end};
@@ -230,7 +232,7 @@ pub(crate) fn advise(
     bar.finish_and_clear();
     let mut advice = advice.with_context(|| file.to_owned())?;
     let stolen = metadata.stolen_share().filter(|_| matches!(layer, Layer::Guest | Layer::Driver));
-    if stolen.is_some_and(|share| share >= SHARED) && advice.gives_way() {
+    if stolen.is_some_and(|share| share >= SHARED_CORE) && advice.gives_way() {
         work.iter_mut().for_each(ByWork::gives_way);
     }
     let mut notes: Vec<String> = check::note(&self_check).into_iter().collect();

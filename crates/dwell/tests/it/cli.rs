@@ -248,6 +248,13 @@ fn recordings_without_episodes_are_one_sentence() {
 }
 
 #[test]
+fn a_second_recording_is_refused_where_the_first_has_no_causes() {
+    let file = recording("guest-idle.parquet");
+    let line = refused_in_one_line(&["tune", &file, "--also", &file]);
+    assert!(line.contains("--also") && line.contains("dwell record guest"), "{line}");
+}
+
+#[test]
 fn recordings_of_one_episode_are_too_few_and_say_so_once() {
     let folder = Folder::new();
     let file = folder.import(&[50_000], "iothread");

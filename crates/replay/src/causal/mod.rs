@@ -26,7 +26,7 @@ mod tests;
 pub use advise::{ByWork, RowByWork, STEPS, Task, advise};
 pub use constants::{Constants, External};
 pub use estimates::{Estimate, Estimates};
-pub use predict::{Foretold, Judged, Other, Predictor, Range, Work};
+pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
 pub use program::Program;
 
 use crate::counts::Counts;

@@ -100,7 +100,7 @@ pub struct Predictor {
     /// The kinds of external causes that are possible; twice the same where the other recording tells.
     kinds: [External; 2],
     /// The other recording's work, predicted from this one.
-    pub other: Option<Foretold>,
+    pub other: Option<OtherWork>,
 }
 
 /// A recording of the same load under another setting, for what one setting cannot show.
@@ -113,14 +113,14 @@ pub struct Other<'a> {
 
 /// Work of another recording, over that of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Foretold {
+pub struct OtherWork {
     /// As both recordings have it.
     pub recorded_speed: f64,
     /// As a replay of the first half of this one has it, with the constants of both.
     pub predicted_speed: f64,
 }
 
-impl Foretold {
+impl OtherWork {
     fn error(self) -> f64 {
         (self.predicted_speed / self.recorded_speed).ln().abs()
     }
@@ -188,14 +188,14 @@ impl Predictor {
             }
         }
         if let Some(other) = other {
-            predictor.foretell(segments, other)?;
+            predictor.predict_other(segments, other)?;
         }
         Ok(Some(predictor))
     }
 
     /// Predicts the other recording's work from the first half of this one, with both kinds of external causes. Nothing where
     /// other tasks do the work in it.
-    fn foretell(&mut self, segments: &Segments, other: &Other<'_>) -> Result<(), RuleError> {
+    fn predict_other(&mut self, segments: &Segments, other: &Other<'_>) -> Result<(), RuleError> {
         let program = Program::new(other.segments, External::Absolute);
         let names = |of: &Segments, tasks: &[u32]| -> std::collections::BTreeSet<String> {
             let name = |task: &u32| of.tasks.get(*task as usize).map(|name| program_of_task(name).to_owned());
@@ -213,17 +213,16 @@ impl Predictor {
             let variant = self.middle(kind, Windows::Full);
             let outcomes = self.outcomes(&self.halves[0], variant, &[self.present, other.under])?;
             if let [Some(present), Some(under)] = [per_s(&outcomes[0]), per_s(&outcomes[1])] {
-                let foretold = Foretold { recorded_speed: there / here, predicted_speed: under / present };
-                found.push((kind, foretold));
+                let work = OtherWork { recorded_speed: there / here, predicted_speed: under / present };
+                found.push((kind, work));
             }
         }
         let [(by_task, first), (relative, second)] = found[..] else { return Ok(()) };
-        let (kind, foretold) =
-            if second.error() < first.error() { (relative, second) } else { (by_task, first) };
+        let (kind, work) = if second.error() < first.error() { (relative, second) } else { (by_task, first) };
         if (first.predicted_speed / second.predicted_speed).ln().abs() > ALIKE {
             self.kinds = [kind; 2];
         }
-        self.other = Some(foretold);
+        self.other = Some(work);
         Ok(())
     }
 

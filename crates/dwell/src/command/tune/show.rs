@@ -4,6 +4,7 @@ use super::{ByWork, Tuned};
 use crate::model;
 use crate::output;
 use dwell_knobs::lines::Lines;
+use dwell_machine::load::SHARED_CORE;
 use dwell_policy::Layer;
 use dwell_replay::Values;
 use dwell_replay::advice::{Advice, AdviceRow, Role};
@@ -12,13 +13,9 @@ use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio}
 /// So many rows of the front are printed as text.
 const FRONT_ROWS: usize = 20;
 
-/// The share of the CPU time wanted from which on a guest shares its cores. Interrupts of a host take less of cores that
-/// are a guest's own; a neighbour that always computes takes half.
-pub(super) const SHARED: f64 = 0.02;
-
 /// Whether a guest has its cores for itself, by the share of the CPU time wanted that went to others.
 pub(super) fn cores(stolen: f64) -> String {
-    let (cores, rest) = if stolen >= SHARED {
+    let (cores, rest) = if stolen >= SHARED_CORE {
         ("shares its cores", "; no setting that polls more is advised")
     } else {
         ("has cores of its own", "")

@@ -1,13 +1,14 @@
 //! What a setting does to the work, of recordings that have what woke the tasks.
 
-use crate::model::{self, Model};
+use super::other::{self, OtherByWork};
+use crate::model::Model;
 use crate::output;
-use crate::{progress, settings};
-use anyhow::Context;
+use crate::progress;
+use anyhow::ensure;
 use dwell_knobs::plan::{Effect, Plan};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
-use dwell_recording::{CauseShares, Reader, Segments};
+use dwell_recording::{CauseShares, Reader};
 use dwell_replay::advice::{Conclusion, Goal, Worth};
 use dwell_replay::causal::{self, Estimates, Other, Predictor, Range, RowByWork, Task};
 use dwell_replay::tune::Decided;
@@ -39,15 +40,6 @@ pub(crate) struct ByWork {
     predictor: Predictor,
 }
 
-/// Another recording of the load, and what was predicted of it.
-#[derive(Serialize)]
-struct OtherByWork {
-    file: String,
-    setting: Values,
-    #[serde(flatten)]
-    foretold: Option<causal::Foretold>,
-}
-
 impl ByWork {
     /// Of a recording of a guest that has causes; `None` of others.
     ///
@@ -61,10 +53,14 @@ impl ByWork {
         goal: Goal,
         worth_a_change: Worth,
     ) -> anyhow::Result<Option<ByWork>> {
-        let another = also.map(|path| recorded_beside(path, model).map(|other| (path, other))).transpose()?;
         let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
+            ensure!(
+                also.is_none(),
+                "--also needs a recording of a guest with what woke the tasks, as `dwell record guest` keeps it"
+            );
             return Ok(None);
         };
+        let another = also.map(|path| other::read(path, model).map(|other| (path, other))).transpose()?;
         let other =
             another.as_ref().map(|(_, (segments, setting))| Other { segments, under: Rule::Layer(*setting) });
         let predictor =
@@ -75,7 +71,7 @@ impl ByWork {
         let other = another.as_ref().map(|(path, (_, setting))| OtherByWork {
             file: path.display().to_string(),
             setting: Values::from(setting).differing_from(&Values::from(&present)),
-            foretold: predictor.other,
+            work: predictor.other,
         });
         let bar = progress::steps(causal::STEPS, "replaying causes");
         let advice = causal::advise(&Task {
@@ -262,37 +258,6 @@ impl ByWork {
         });
         format!("Constants: {}. The scheduler's choice of CPUs is taken to stay.", words.join("; "))
     }
-}
-
-impl OtherByWork {
-    fn words(&self) -> String {
-        let file = self.file.escape_debug();
-        let setting = &self.setting;
-        match self.foretold {
-            Some(of) => format!(
-                " {file}, recorded under {setting}, has {} times the work a second; {} was predicted of it.",
-                ratio(of.recorded_speed),
-                ratio(of.predicted_speed)
-            ),
-            None => format!(
-                " In {file}, recorded under {setting}, other tasks do the work, or too little: only constants are from it."
-            ),
-        }
-    }
-}
-
-/// What ran in another recording, and the setting that was in force.
-fn recorded_beside(path: &Path, model: &Model) -> anyhow::Result<(Segments, Setting)> {
-    let file = path.display();
-    let reader = model::open(path)?;
-    let setting = settings::recorded(Layer::Guest, model.version, reader.metadata())
-        .with_context(|| format!("cannot use {file}: it does not have the setting in force"))?;
-    let segments = reader.segments()?.with_context(|| {
-        format!(
-            "cannot use {file}: it does not have what woke the tasks; record again without --without-causes"
-        )
-    })?;
-    Ok((segments, setting))
 }
 
 fn between(range: Range, words: impl Fn(f64) -> String) -> String {
