@@ -132,7 +132,7 @@ pub(crate) fn every_decision_of_haltpoll_is_the_models(test: &str) -> Result<(),
         P=/sys/module/haltpoll/parameters
         grep . $P/* >/out/before
         export DWELL_DECISIONS={wanted}
-        keep haltpoll haltpoll --nocapture --ignored
+        keep haltpoll recorders haltpoll:: --nocapture --ignored
         grep . $P/* >/out/after
     "
     );
@@ -140,7 +140,7 @@ pub(crate) fn every_decision_of_haltpoll_is_the_models(test: &str) -> Result<(),
     let job = Job {
         options: &VIRTUAL_TIME,
         append: FORCED,
-        programs: vec![(program_of_test("haltpoll")?, "haltpoll")],
+        programs: vec![(program_of_test("recorders")?, "recorders")],
         script: &script,
         limit: Duration::from_secs(if long { 900 } else { 400 }),
         ..Job::default()

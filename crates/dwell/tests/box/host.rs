@@ -122,16 +122,16 @@ impl Windows {
     }
 }
 
-/// On this host the test `vcpu` of the crate dwell-capture, in which every decision that the kernel traced is
-/// the model's, its test `kvm_stats`, which reads KVM's counters in both ways, and an experiment of the lab.
+/// On this host the tests `vcpu` of the crate dwell-capture, in which every decision that the kernel traced is
+/// the model's, its tests `kvm_stats`, which read KVM's counters in both ways, and an experiment of the lab.
 pub(crate) fn every_decision_of_kvm_is_the_models(test: &str) -> Result<(), String> {
     let long = crate::is_long();
     let wakes = if long { 3_000 } else { 300 };
     let script = format!(
         "{KVM}
         export DWELL_WAKES={wakes} DWELL_WAKER_SLEEPS=1
-        keep vcpu vcpu --nocapture
-        keep kvm_stats kvm_stats --nocapture --test-threads=1
+        keep vcpu recorders vcpu:: --nocapture
+        keep kvm_stats recorders kvm_stats:: --nocapture --test-threads=1
         keep wake.json dwell-lab wake --idle host:0 --idle guest:haltpoll --gaps exponential:100us --rounds 1 --format json
     "
     );
@@ -139,11 +139,7 @@ pub(crate) fn every_decision_of_kvm_is_the_models(test: &str) -> Result<(), Stri
     if !lab.exists() {
         return Err(format!("no {}; `cargo build -p dwell-lab` makes it", lab.display()));
     }
-    let programs = vec![
-        (program_of_test("vcpu")?, "vcpu"),
-        (program_of_test("kvm_stats")?, "kvm_stats"),
-        (lab, "dwell-lab"),
-    ];
+    let programs = vec![(program_of_test("recorders")?, "recorders"), (lab, "dwell-lab")];
     let begun = Instant::now();
     let ran = Job { script: &script, programs, ..job() }.run(test)?;
     ["vcpu", "kvm_stats", "wake.json"].iter().for_each(|command| ran.succeeded(command));

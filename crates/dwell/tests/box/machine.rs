@@ -378,8 +378,11 @@ fn this_program() -> &'static Path {
     PROGRAM.get_or_init(|| std::env::current_exe().expect("the test knows its own file"))
 }
 
-/// The newest program of another test of the workspace, which cargo puts beside this one.
+/// The newest program of a test of the crate dwell-capture, which cargo puts beside this one. A program outlives its
+/// sources there, so that these must exist.
 pub(crate) fn program_of_test(name: &str) -> Result<PathBuf, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capture/tests").join(name).join("main.rs");
+    assert!(source.exists(), "there is no test {name}: {}", source.display());
     let folder = this_program().parent().expect("a program is in a folder");
     let is_it = |path: &PathBuf| {
         let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
