@@ -86,7 +86,8 @@ static bool settle(struct dwell_policy *policy, u64 idle, u64 lost)
 		return false;
 	}
 	if (policy->balance < 0) {
-		pass(policy, idle);
+		pass(policy, min_of(idle, COUNTED * policy->halt_cost) +
+				     policy->halt_cost);
 		return false;
 	}
 	cost = idle <= policy->window ? idle :
