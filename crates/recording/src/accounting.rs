@@ -93,8 +93,20 @@ pub fn poll_went_on(layer: Layer, halted: Option<bool>, wake_latency_ns: Option<
         && wake_latency_ns.is_some_and(|ns| ns > LONGEST_POLL_END_NS)
 }
 
-/// The share of the episodes from which on such polls are reported.
-pub fn many_went_on(polls: u64, episodes: u64) -> bool {
+/// For how long others had the CPU of a guest while it polled \[ns\]: what the poll took, its wakeup latency included,
+/// beyond its end, if that is more than [`LONGEST_POLL_END_NS`]. A poll that was preempted before its event came and
+/// ended within its window does not show.
+pub fn lost_in_poll_ns(chunk: &Chunk, row: usize, layer: Layer) -> Option<u64> {
+    let window_ns = chunk.window_ns.get(row).copied().flatten().filter(|window_ns| *window_ns > 0)?;
+    let polled = layer == Layer::Guest && chunk.halted.get(row).copied().flatten() == Some(false);
+    let latency_ns = chunk.wake_latency_ns.get(row).copied().flatten().unwrap_or(0);
+    let taken_ns = chunk.idle_ns.get(row).filter(|_| polled)?.saturating_add(latency_ns);
+    let lost_ns = taken_ns.saturating_sub(poll_end_ns(window_ns, chunk.poll_step_ns));
+    (lost_ns > LONGEST_POLL_END_NS).then_some(lost_ns)
+}
+
+/// The share of the episodes from which on such polls are reported as a cause.
+pub fn are_many(polls: u64, episodes: u64) -> bool {
     polls > 0 && polls.saturating_mul(100) >= episodes
 }
 
@@ -219,6 +231,32 @@ mod tests {
         assert_eq!(of(100, 70), (Some(true), Some(90)));
         assert_eq!(of(100, 60), (Some(true), Some(90)));
         assert_eq!(of(100, 0), (Some(true), Some(0)));
+    }
+
+    #[test]
+    fn a_poll_that_takes_longer_than_polls_do_was_preempted() {
+        let lost = |layer, halted, window_ns, idle_ns, latency_ns| {
+            let chunk = Chunk {
+                rows: 1,
+                idle_ns: vec![idle_ns],
+                window_ns: vec![window_ns],
+                halted: vec![halted],
+                wake_latency_ns: vec![latency_ns],
+                poll_step_ns: 5_000,
+                ..Chunk::default()
+            };
+            lost_in_poll_ns(&chunk, 0, layer)
+        };
+        let (guest, polled) = (Layer::Guest, Some(false));
+        // The poll ends at 55 us.
+        assert_eq!(lost(guest, polled, Some(50_000), 75_000, None), None);
+        assert_eq!(lost(guest, polled, Some(50_000), 75_001, None), Some(20_001));
+        assert_eq!(lost(guest, polled, Some(50_000), 40_000, Some(3_000_000)), Some(2_985_000));
+        assert_eq!(lost(guest, polled, Some(50_000), u64::MAX, Some(1)), Some(u64::MAX - 55_000));
+        assert_eq!(lost(guest, Some(true), Some(50_000), 3_000_000, None), None);
+        assert_eq!(lost(guest, polled, Some(0), 3_000_000, None), None);
+        assert_eq!(lost(guest, polled, None, 3_000_000, None), None);
+        assert_eq!(lost(Layer::Host, polled, Some(50_000), 3_000_000, None), None);
     }
 
     #[test]

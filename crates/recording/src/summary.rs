@@ -1,6 +1,6 @@
 //! What a recording holds, in numbers: one pass, one row group in memory at a time.
 
-use crate::accounting::poll_went_on;
+use crate::accounting::{lost_in_poll_ns, poll_went_on};
 use crate::chunk::Chunk;
 use crate::columns::Columns;
 use crate::metadata::{Metadata, TimeRecorded};
@@ -33,6 +33,12 @@ pub struct Summary {
     /// Polls of a guest that went on after the event at which their episode ends.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub polls_that_went_on: u64,
+    /// Polls of a guest during which others had its CPU.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub preempted_polls: u64,
+    /// For how long they had it \[ns\].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_in_polls_ns: u64,
     /// Where what the file says of its contents is not what its rows are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contradictions: Vec<String>,
@@ -109,17 +115,24 @@ impl Summary {
         let columns = Columns::IDLER
             | Columns::START_NS
             | Columns::IDLE_NS
+            | Columns::WINDOW_NS
             | Columns::HALTED
             | Columns::WAKE_LATENCY_NS;
         let mut all = Counter::default();
         let mut idlers: Vec<Counter> = Vec::new();
         idlers.resize_with(reader.contents().idlers.len(), Counter::default);
         let (mut out_of_order, mut overlapping, mut polls_that_went_on) = (0, 0, 0);
+        let (mut preempted_polls, mut lost_in_polls_ns) = (0, 0u64);
         let layer = reader.metadata().layer;
         let resolution_ns = reader.metadata().resolution_ns.unwrap_or(0);
         let mut chunk = Chunk::default();
         for row_group in 0..reader.row_groups() {
             reader.read(row_group, columns, &mut chunk)?;
+            let lost = (0..chunk.rows).filter_map(|row| lost_in_poll_ns(&chunk, row, layer));
+            for lost_ns in lost {
+                preempted_polls += 1;
+                lost_in_polls_ns = lost_in_polls_ns.saturating_add(lost_ns);
+            }
             let times = chunk.idler.iter().zip(&chunk.start_ns).zip(&chunk.idle_ns);
             let ends = chunk.halted.iter().zip(&chunk.wake_latency_ns);
             for (((&idler, &start_ns), &idle_ns), (&halted, &latency_ns)) in times.zip(ends) {
@@ -153,6 +166,8 @@ impl Summary {
             out_of_order,
             overlapping,
             polls_that_went_on,
+            preempted_polls,
+            lost_in_polls_ns,
             contradictions,
             causes,
         })

@@ -28,7 +28,7 @@ use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::{
-    self, Account, KvmCounted, LONGEST_POLL_END_NS, Outcome, many_went_on, poll_went_on,
+    self, Account, KvmCounted, LONGEST_POLL_END_NS, Outcome, are_many, lost_in_poll_ns, poll_went_on,
 };
 use dwell_recording::{Chunk, Columns, Metadata, Reader, SettingValue, SettingsChange};
 use serde::Serialize;
@@ -146,6 +146,8 @@ pub enum Cause {
     },
     /// Polls end at an interrupt that woke no task, after which they went on.
     PollsWentOn { episodes: u64 },
+    /// Others had the guest's CPU during polls, for `lost_ns` in all.
+    PreemptedPolls { episodes: u64, lost_ns: u64 },
     /// KVM polled in no halt.
     HostPollingOff,
     /// Trace events were lost.
@@ -167,6 +169,11 @@ impl fmt::Display for Cause {
                 "{episodes} successful polls have a wakeup latency of more than {} us, which a poll does not take: they end \
                  at an interrupt that woke no task, after which they went on; record again with this release",
                 LONGEST_POLL_END_NS / 1_000
+            ),
+            Cause::PreemptedPolls { episodes, lost_ns } => write!(
+                f,
+                "in {episodes} polls others had the CPU, for {} ms in all: this guest shares its cores",
+                lost_ns / 1_000_000
             ),
             Cause::HostPollingOff => f.write_str(
                 "KVM polled in no halt: the guest has switched host polling off, as haltpoll does, or the VM's own maximum \
@@ -308,6 +315,10 @@ struct Seen {
     cut_short: u64,
     /// Polls that went on after their event.
     went_on: u64,
+    /// Polls in which others had the CPU.
+    preempted: u64,
+    /// For how long [ns].
+    lost_ns: u64,
 }
 
 impl Seen {
@@ -319,6 +330,10 @@ impl Seen {
             for row in 0..chunk.rows {
                 let (halted, latency_ns) = (chunk.halted[row], chunk.wake_latency_ns[row]);
                 seen.went_on += u64::from(poll_went_on(reader.metadata().layer, halted, latency_ns));
+                if let Some(lost_ns) = lost_in_poll_ns(&chunk, row, reader.metadata().layer) {
+                    seen.preempted += 1;
+                    seen.lost_ns = seen.lost_ns.saturating_add(lost_ns);
+                }
                 seen.account.add(Outcome::of_row(&chunk, row));
                 let within = chunk.window_ns[row].is_some_and(|window| chunk.idle_ns[row] <= window);
                 seen.cut_short +=
@@ -404,7 +419,7 @@ fn with_own_maximum(mut setting: Setting, metadata: &Metadata, idler: &str) -> S
 }
 
 fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replayed) -> Checked {
-    let Seen { account, cut_short, went_on } = seen;
+    let Seen { account, cut_short, went_on, preempted, lost_ns } = seen;
     let counted = (metadata.layer == Layer::Host).then(|| KvmCounted::of(metadata)).flatten();
     let pass_ns = counted.and_then(|kvm| kvm.polled_ns).map_or(0, |ns| replayed.poll_pass_ns(ns));
     let episodes = account.episodes as f64;
@@ -448,8 +463,11 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     if *cut_short * 100 >= account.episodes {
         causes.push(Cause::Contention { episodes: *cut_short });
     }
-    if many_went_on(*went_on, account.episodes) {
+    if are_many(*went_on, account.episodes) {
         causes.push(Cause::PollsWentOn { episodes: *went_on });
+    }
+    if are_many(*preempted, account.episodes) {
+        causes.push(Cause::PreemptedPolls { episodes: *preempted, lost_ns: *lost_ns });
     }
     if metadata.layer == Layer::Host && never_polled && replayed.polls > 0 {
         causes.push(Cause::HostPollingOff);
@@ -568,32 +586,40 @@ mod tests {
         assert!(line.contains("halts ") && line.contains("(column alone_ns); record again"), "{line}");
     }
 
-    /// fio with the disk's interrupt on another CPU, as recorders made it: each poll of 100 us ends at 33 us.
-    #[test]
-    fn polls_that_end_at_an_interrupt_that_woke_nobody_are_found_and_named() {
+    /// A guest's recording of 400 polls in windows of 100 us that a replay with a maximum of 20 us contradicts.
+    fn of_polls(idle_ns: u64, wake_latency_ns: u64) -> Checked {
         let mut metadata = Metadata::new(Layer::Guest);
         metadata.kernel = Some("6.18.0".to_owned());
         let value = SettingValue::Number(20_000);
         let values = BTreeMap::from([("guest_halt_poll_ns".to_owned(), value)]);
         metadata.settings.push(SettingsChange { at_ns: None, owner: Layer::Guest.into(), values });
         let mut writer = Writer::new(Vec::new(), metadata, Packing::default()).unwrap();
-        for start in (0..400).map(|number| number * 100_000) {
-            let (window_ns, halted) = (Some(100_000), Some(false));
-            let wake_latency_ns = Some(67_000);
-            writer
-                .push(&Episode { window_ns, halted, wake_latency_ns, ..Episode::new("cpu1", start, 33_000) })
-                .unwrap();
+        for start in (0..400).map(|number| number * 10_000_000) {
+            let (window_ns, halted, wake_latency_ns) = (Some(100_000), Some(false), Some(wake_latency_ns));
+            let episode = Episode::new("cpu1", start, idle_ns);
+            writer.push(&Episode { window_ns, halted, wake_latency_ns, ..episode }).unwrap();
         }
-        let check = checked(&RecordingSource::new(
-            Reader::from_bytes("m", writer.close().unwrap().1).unwrap(),
-            false,
-        ));
+        let reader = Reader::from_bytes("m", writer.close().unwrap().1).unwrap();
+        checked(&RecordingSource::new(reader, false))
+    }
+
+    /// fio with the disk's interrupt on another CPU, as recorders made it: each poll of 100 us ends at 33 us.
+    #[test]
+    fn polls_that_end_at_an_interrupt_that_woke_nobody_are_found_and_named() {
+        let check = of_polls(33_000, 67_000);
         assert_eq!(check.verdict, Agreement::Contradicts);
         assert_eq!(check.causes, [Cause::PollsWentOn { episodes: 400 }]);
         assert!(
             check.to_string().contains("400 successful polls have a wakeup latency of more than 20 us"),
             "{check}"
         );
+    }
+
+    #[test]
+    fn polls_in_which_others_had_the_cpu_are_found_and_named() {
+        let check = of_polls(3_100_000, 5_000);
+        assert_eq!(check.causes, [Cause::PreemptedPolls { episodes: 400, lost_ns: 400 * 3_005_000 }]);
+        assert!(check.to_string().contains("in 400 polls others had the CPU, for 1202 ms in all"), "{check}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::failure::{Answer, Outcome};
 use crate::model;
 use crate::output::{self, Format, FormatArg};
 use dwell_policy::Owner;
-use dwell_recording::accounting::{LONGEST_POLL_END_NS, many_went_on};
+use dwell_recording::accounting::{LONGEST_POLL_END_NS, are_many};
 use dwell_recording::summary::{IdlerSummary, Stats, Summary};
 use dwell_recording::timer::{Fire, TimerContents, TimerReader};
 use dwell_recording::{Metadata, OpenError, Reader};
@@ -120,7 +120,19 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     }
     let notes = model::note_of_few(summary.all.episodes).into_iter();
     let notes = notes.chain(model::note_of_time(&summary.metadata)).chain(model::left_out(&summary.metadata));
-    let notes = notes.map(|note| ("note:", note));
+    let preempted = (summary.preempted_polls > 0).then(|| {
+        format!(
+            "in {} others had the CPU, for {} in all: they took more than {} longer than they last",
+            if summary.preempted_polls == 1 {
+                "1 poll".to_owned()
+            } else {
+                format!("{} polls", count(summary.preempted_polls.into()))
+            },
+            duration(summary.lost_in_polls_ns as f64),
+            duration(LONGEST_POLL_END_NS as f64),
+        )
+    });
+    let notes = notes.chain(preempted).map(|note| ("note:", note));
     let start_early = |number: u64, than: &str| {
         let episodes = format!("{} start", model::episodes(number));
         (number > 0).then(|| {
@@ -134,7 +146,7 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
         })
     };
     let polls = summary.polls_that_went_on;
-    let went_on = many_went_on(polls, summary.all.episodes).then(|| {
+    let went_on = are_many(polls, summary.all.episodes).then(|| {
         let what = format!(
             "{} end more than {} after {}: at an interrupt that woke no task, after which the poll went on; record again, \
              or import again, with this release",
