@@ -2,14 +2,13 @@
 //!
 //! A [`feed`](mod@feed) gives episodes as they end; [`state`](mod@state) keeps the last seconds of each idler and what
 //! the user looks at; [`action`](mod@action) is the one table of keys; [`draw`](mod@draw) turns the state
-//! into a [`grid`] of characters, in the colours of [`theme`]; [`terminal`] is left as it was found. [`once`] is
-//! the screen as text.
+//! into a screen, in the colours of [`theme`]; [`terminal`] is left as it was found. [`once`] is the screen
+//! as text.
 
 mod action;
 mod bills;
 mod draw;
 mod feed;
-mod grid;
 mod once;
 mod state;
 mod terminal;
@@ -120,7 +119,7 @@ fn watch(state: &mut State, feed: &mut dyn Feed, bills: &Bills, interval: Durati
     let theme = Theme::of_environment();
     let mut due = Instant::now() + interval;
     loop {
-        screen.draw(|grid| draw::draw(grid, state, &theme))?;
+        screen.draw(|frame| draw::draw(frame, state, &theme))?;
         if let Some(key) = screen.key(due.saturating_duration_since(Instant::now()))? {
             match action::of(key, state.is_editing()) {
                 Some(Action::Quit) => return Ok(()),

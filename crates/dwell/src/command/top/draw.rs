@@ -2,42 +2,40 @@
 //! selected idler, a line about the keys.
 
 use super::action::KEYS;
-use super::grid::{Grid, Part, Style, fitting, plain, styled};
 use super::state::{Row, Sort, State};
 use super::theme::Theme;
 use dwell_report::{count, duration, histogram, number_of, percent};
-use std::ops::Range;
-use unicode_width::UnicodeWidthStr;
-
-/// The fewest lines of the table, if there are as many.
-const TABLE: usize = 3;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Clear, Paragraph, Row as Drawn, Table, TableState};
 
 /// Draws everything from the state.
-pub(crate) fn draw(grid: &mut Grid, state: &State, theme: &Theme) {
+pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
     let rows = state.rows();
     let selected = state.selected(&rows);
     let chart_text = selected.map_or_else(String::new, |at| histogram(&state.octaves(&rows[at].idler)));
-    let height = grid.height();
-    // From the top: the title, the controller's lines, the table, the chart, the keys.
-    let controlled = state.control().len().min(height / 4);
-    let table = 1 + controlled;
-    let keys = height.saturating_sub(1);
-    let below = (chart_text.lines().count() + 2).min(height / 2).min(keys.saturating_sub(table + TABLE));
-    let chart = keys - below;
-    grid.line(0, &about(state, &rows, theme, grid.width()));
-    for (y, line) in state.control().iter().take(controlled).enumerate() {
-        grid.line(1 + y, &[plain(printable(line))]);
-    }
-    idlers(grid, table..chart, state, &rows, selected, theme);
+    let wanted = u16::try_from(chart_text.lines().count() + 2).unwrap_or(u16::MAX);
+    let below = wanted.min(frame.area().height / 2);
+    let controlled = u16::try_from(state.control().len()).unwrap_or(u16::MAX).min(frame.area().height / 4);
+    let [title, control, table, chart, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(controlled),
+        Constraint::Min(3),
+        Constraint::Length(below),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(about(state, &rows, theme, title.width), title);
+    let lines: Vec<Line<'_>> = state.control().iter().map(|line| Line::raw(printable(line))).collect();
+    frame.render_widget(Paragraph::new(lines), control);
+    idlers(frame, table, state, &rows, selected, theme);
     if let Some(at) = selected {
-        idle_times(grid, chart..keys, &rows[at], &chart_text, theme);
+        frame.render_widget(idle_times(&rows[at], &chart_text, theme), chart);
     }
-    // On a screen of one line the title is of more use.
-    if keys > 0 {
-        grid.line(keys, &bottom(state, theme, grid.width()));
-    }
+    frame.render_widget(bottom(state, theme, keys.width), keys);
     if state.shows_help() {
-        help(grid, theme);
+        help(frame, theme);
     }
 }
 
@@ -67,81 +65,80 @@ pub(crate) fn cell(row: &Row, column: Sort) -> String {
 }
 
 /// What concerns all idlers: alarms first, then as much as fits.
-fn about(state: &State, rows: &[Row], theme: &Theme, width: usize) -> Vec<Part> {
+fn about<'a>(state: &State, rows: &[Row], theme: &Theme, width: u16) -> Line<'a> {
     let wakeups: f64 = rows.iter().map(|row| row.wakeups_per_s).sum();
-    // From zero: the sum of nothing is minus zero.
-    let polling = rows.iter().filter_map(|row| row.polling).fold(0.0, |sum, polling| sum + polling);
-    let alarm = |text: String| styled(text, theme.alarm);
-    let mut parts = vec![styled(format!("dwell top  {}", state.target()), theme.title)];
+    let polling: f64 = rows.iter().filter_map(|row| row.polling).sum();
+    let alarm = |text: String| Span::styled(text, theme.alarm);
+    let mut parts = vec![Span::styled(format!("dwell top  {}", state.target()), theme.title)];
     parts.extend(state.is_paused().then(|| alarm("paused".to_owned())));
     parts.extend(state.losses().map(alarm));
     parts.extend([
-        plain(number_of(rows.len() as u128, "idler")),
-        plain(format!("{}{} wakeups/s", state.at_least(), whole(wakeups))),
-        plain(format!("polling {}", percent(polling))),
-        plain(format!("last {}", duration(state.span().as_nanos() as f64))),
+        Span::raw(number_of(rows.len() as u128, "idler")),
+        Span::raw(format!("{}{} wakeups/s", state.at_least(), whole(wakeups))),
+        Span::raw(format!("polling {}", percent(polling))),
+        Span::raw(format!("last {}", duration(state.span().as_nanos() as f64))),
     ]);
-    fitting(parts, width)
+    Line::from(fitting(parts, width))
 }
 
-/// The table in some lines, of which the last ones show the selected idler if it is further below.
+/// The first parts, as many as fit, with blanks between them.
+fn fitting<'a>(parts: Vec<Span<'a>>, width: u16) -> Vec<Span<'a>> {
+    let mut line: Vec<Span<'a>> = vec![];
+    let mut used = 0;
+    for part in parts {
+        let gap = if line.is_empty() { "" } else { "   " };
+        used += gap.len() + part.width();
+        if used > usize::from(width) {
+            break;
+        }
+        line.extend([Span::raw(gap), part]);
+    }
+    line
+}
+
 fn idlers(
-    grid: &mut Grid,
-    lines: Range<usize>,
+    frame: &mut Frame<'_>,
+    area: Rect,
     state: &State,
     rows: &[Row],
     selected: Option<usize>,
     theme: &Theme,
 ) {
-    let columns = shown(grid.width(), state.sort());
-    let numbers: usize =
-        columns.iter().filter(|at| **at != Sort::Name).map(|at| width_of(*at, state.sort()) + 1).sum();
-    let name = grid.width().saturating_sub(numbers).max(NAME);
-    // Names begin at the left edge of their column, numbers end at the right one.
-    let put = |grid: &mut Grid, y: usize, cell: &dyn Fn(Sort) -> (String, Style)| {
-        let mut x = 0;
-        for &column in &columns {
-            let (text, style) = cell(column);
-            let width = if column == Sort::Name { name } else { width_of(column, state.sort()) };
-            let indent = if column == Sort::Name { 0 } else { width.saturating_sub(text.width()) };
-            grid.put(y, x + indent, x + width, &text, style);
-            x += width + 1;
-        }
-    };
-    if lines.is_empty() {
-        return;
-    }
     let arrow = if state.reversed() { "^" } else { "v" };
-    put(grid, lines.start, &|column| match column == state.sort() {
-        true => (format!("{arrow} {}", column.heading()), theme.sorted),
-        false => (column.heading().to_owned(), theme.heading),
+    let columns = shown(area.width, state.sort());
+    let heading = columns.iter().map(|&column| {
+        let sorted = column == state.sort();
+        let text = if sorted { format!("{arrow} {}", column.heading()) } else { column.heading().to_owned() };
+        aligned(column, text).style(if sorted { theme.sorted } else { theme.heading })
     });
-    let first = selected.map_or(0, |at| (at + 2).saturating_sub(lines.len()));
-    for (at, y) in (first..rows.len()).zip(lines.start + 1..lines.end) {
-        put(grid, y, &|column| (cell(&rows[at], column), Style::default()));
-        if Some(at) == selected {
-            grid.restyle(y, theme.selected);
-        }
-    }
+    let heading = Drawn::new(heading);
+    let drawn =
+        rows.iter().map(|row| Drawn::new(columns.iter().map(|&column| aligned(column, cell(row, column)))));
+    let widths = columns.iter().map(|&column| match column {
+        Sort::Name => Constraint::Min(NAME),
+        _ => Constraint::Length(width_of(column, state.sort())),
+    });
+    let table = Table::new(drawn, widths).header(heading).row_highlight_style(theme.selected);
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
 }
 
 /// The least width of a name.
-const NAME: usize = 16;
+const NAME: u16 = 16;
 
 /// The width of a number under its heading; the sorted one has an arrow before it.
-fn width_of(column: Sort, sorted: Sort) -> usize {
+fn width_of(column: Sort, sorted: Sort) -> u16 {
     if column == sorted { 11 } else { 9 }
 }
 
 /// The columns that fit, in order: those of least interest are left out first, never the sorted one.
-fn shown(width: usize, sorted: Sort) -> Vec<Sort> {
+fn shown(width: u16, sorted: Sort) -> Vec<Sort> {
     let mut columns = Sort::ALL.to_vec();
     let mut left_out = [Sort::Window, Sort::P99, Sort::Success, Sort::P50, Sort::Wakeups, Sort::Cpu]
         .into_iter()
         .filter(|column| *column != sorted);
     let needed = |columns: &[Sort]| {
         let numbers = columns.iter().filter(|column| **column != Sort::Name);
-        NAME + numbers.map(|column| width_of(*column, sorted) + 1).sum::<usize>()
+        NAME + numbers.map(|column| width_of(*column, sorted) + 1).sum::<u16>()
     };
     while needed(&columns) > width {
         let Some(out) = left_out.next() else { break };
@@ -150,40 +147,47 @@ fn shown(width: usize, sorted: Sort) -> Vec<Sort> {
     columns
 }
 
-fn idle_times(grid: &mut Grid, lines: Range<usize>, row: &Row, chart: &str, theme: &Theme) {
-    let heading = format!("{:>10}  {:>12}  {:>7}  {:>7}", "from", "episodes", "share", "up to");
-    let above = [
-        styled(format!("idle times of {}", printable(&row.idler)), theme.title),
-        styled(heading, theme.heading),
-    ];
-    let bars = chart.lines().map(|line| styled(line.to_owned(), theme.bar));
-    for (y, part) in lines.zip(above.into_iter().chain(bars)) {
-        grid.line(y, &[part]);
-    }
+fn aligned<'a>(column: Sort, text: String) -> Cell<'a> {
+    let line = Line::from(text);
+    Cell::from(if column == Sort::Name { line } else { line.right_aligned() })
 }
 
-fn bottom(state: &State, theme: &Theme, width: usize) -> Vec<Part> {
+fn idle_times<'a>(row: &Row, lines: &str, theme: &Theme) -> Paragraph<'a> {
+    let mut text = vec![
+        Line::from(Span::styled(format!("idle times of {}", printable(&row.idler)), theme.title)),
+        Line::from(Span::styled(
+            format!("{:>10}  {:>12}  {:>7}  {:>7}", "from", "episodes", "share", "up to"),
+            theme.heading,
+        )),
+    ];
+    text.extend(lines.lines().map(|line| Line::from(Span::styled(line.to_owned(), theme.bar))));
+    Paragraph::new(text)
+}
+
+fn bottom<'a>(state: &State, theme: &Theme, width: u16) -> Line<'a> {
     if state.is_editing() {
-        let filter = printable(state.filter());
-        return vec![plain(format!("show only names that contain: {filter}_   (enter: keep, esc: cancel)"))];
+        return Line::from(format!(
+            "show only names that contain: {}_   (enter: keep, esc: cancel)",
+            state.filter()
+        ));
     }
-    let quiet = |text: String| styled(text, theme.quiet);
+    let quiet = |text: String| Span::styled(text, theme.quiet);
     let filter = (!state.filter().is_empty()).then(|| format!("[names with {}]", printable(state.filter())));
     let keys = KEYS.iter().filter(|key| !key.name.is_empty());
     let keys = keys.map(|key| format!("{} {}", key.name, key.about));
-    fitting(filter.into_iter().chain(keys).map(quiet).collect(), width)
+    Line::from(fitting(filter.into_iter().chain(keys).map(quiet).collect(), width))
 }
 
-/// The keys, in the middle, over what is there.
-fn help(grid: &mut Grid, theme: &Theme) {
+fn help(frame: &mut Frame<'_>, theme: &Theme) {
     let named = KEYS.iter().filter(|key| !key.name.is_empty());
-    let lines: Vec<String> = named.map(|key| format!(" {:<12} {}", key.name, key.about)).collect();
-    let width = 46.min(grid.width());
-    let x = (grid.width() - width) / 2;
-    let y = grid.height().saturating_sub(lines.len()) / 2;
-    for (at, line) in lines.iter().enumerate() {
-        grid.put(y + at, x, x + width, &format!("{line:<width$}"), theme.selected);
-    }
+    let lines: Vec<Line<'_>> =
+        named.map(|key| Line::from(format!(" {:<12} {}", key.name, key.about))).collect();
+    let area = frame.area();
+    let height = u16::try_from(lines.len()).unwrap_or(u16::MAX).min(area.height);
+    let width = 46.min(area.width);
+    let middle = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
+    frame.render_widget(Clear, middle);
+    frame.render_widget(Paragraph::new(lines).style(theme.selected), middle);
 }
 
 #[cfg(test)]
@@ -192,11 +196,16 @@ mod tests {
     use super::super::state::tests::{example, seen};
     use super::*;
     use crate::command::top::feed::Batch;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
 
-    fn screen(state: &State, width: usize, height: usize) -> String {
-        let mut grid = Grid::new(width, height);
-        draw(&mut grid, state, &Theme::plain());
-        grid.text()
+    fn screen(state: &State, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, state, &Theme::plain())).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line =
+            |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned() + "\n";
+        (0..height).map(line).collect()
     }
 
     #[test]
@@ -272,7 +281,7 @@ q quit   ? help   up down select an idler   home end the first, the last
     #[test]
     fn nothing_to_show_and_hardly_any_room_are_no_trouble() {
         let empty = State::new("guest", Sort::Cpu, "");
-        assert!(screen(&empty, 80, 10).contains("0 idlers   0 wakeups/s   polling 0.00 %"));
+        assert!(screen(&empty, 80, 10).contains("0 idlers   0 wakeups/s"));
         for (width, height) in [(1, 1), (5, 2), (20, 3), (200, 4)] {
             let mut state = example();
             screen(&state, width, height);

@@ -1,6 +1,6 @@
 //! The colours of the screen, all in one place.
 
-use super::grid::Style;
+use ratatui::style::{Color, Modifier, Style};
 
 /// How each kind of thing looks.
 #[derive(Clone, Copy, Debug)]
@@ -21,28 +21,29 @@ impl Theme {
         if refused { Theme::plain() } else { Theme::coloured() }
     }
 
-    /// Without colours: bold, underlined, reversed.
+    /// Without colours.
     pub(crate) fn plain() -> Theme {
+        let style = Style::new();
         Theme {
-            title: Style("1"),
-            heading: Style(""),
-            sorted: Style("4"),
-            selected: Style("7"),
-            bar: Style(""),
-            quiet: Style(""),
-            alarm: Style("1"),
+            title: style.add_modifier(Modifier::BOLD),
+            heading: style,
+            sorted: style.add_modifier(Modifier::UNDERLINED),
+            selected: style.add_modifier(Modifier::REVERSED),
+            bar: style,
+            quiet: style,
+            alarm: style.add_modifier(Modifier::BOLD),
         }
     }
 
-    /// With cyan, blue, grey and red.
     fn coloured() -> Theme {
+        let plain = Theme::plain();
         Theme {
-            heading: Style("36"),
-            sorted: Style("4;36"),
-            bar: Style("34"),
-            quiet: Style("90"),
-            alarm: Style("1;31"),
-            ..Theme::plain()
+            heading: plain.heading.fg(Color::Cyan),
+            sorted: plain.sorted.fg(Color::Cyan),
+            bar: plain.bar.fg(Color::Blue),
+            quiet: plain.quiet.fg(Color::DarkGray),
+            alarm: plain.alarm.fg(Color::Red),
+            ..plain
         }
     }
 }
