@@ -4,6 +4,8 @@
 //! attached, and where a field is in a structure. The format is that of the kernel's documentation,
 //! `bpf/btf.rst`.
 
+use memchr::memmem;
+
 /// Where the running kernel's is.
 pub(crate) const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
@@ -84,9 +86,11 @@ impl Btf {
 
     /// The number of the type of this kind and name.
     pub(super) fn find(&self, kind: Kind, name: &str) -> Option<u32> {
-        let found = self.types.iter().position(|&at| {
-            self.describe(at).is_some_and(|one| one.kind == kind as u32 && self.is_named(one.name, name))
-        })?;
+        // Where the name is, once, and not the names of all types, of which there are more than a hundred thousand.
+        let ended = [name.as_bytes(), b"\0"].concat();
+        let names: Vec<usize> = memmem::find_iter(self.bytes.get(self.names..)?, &ended).collect();
+        let is_it = |one: Type| one.kind == kind as u32 && names.binary_search(&one.name).is_ok();
+        let found = self.types.iter().position(|&at| self.describe(at).is_some_and(is_it))?;
         u32::try_from(found + 1).ok()
     }
 
@@ -173,7 +177,6 @@ impl Btf {
     fn is_named(&self, name: usize, wanted: &str) -> bool {
         let begin = self.names.saturating_add(name);
         let end = begin.saturating_add(wanted.len());
-        // Its end first, which few others share: all types are asked for each name.
         self.bytes.get(end) == Some(&0) && self.bytes.get(begin..end) == Some(wanted.as_bytes())
     }
 

@@ -11,7 +11,7 @@ use crate::{privileges, quantity, stop};
 use anyhow::bail;
 use dwell_capture::Until;
 use dwell_capture::system::System;
-use dwell_machine::{Facts, Sysroot, Vmm};
+use dwell_machine::{Facts, Machine, Sysroot, Vmm};
 use dwell_policy::Nanos;
 use dwell_timer::why::live::{Bills, watch};
 use dwell_timer::why::{Bill, CpusBill, Known, OfSubject, Report, removals, removals_of_cpus, watch_cpus};
@@ -85,11 +85,10 @@ pub(crate) fn run(args: Args) -> Outcome {
 /// Watches what is asked for.
 pub(crate) fn watched(of: &Of, until: &Until<'_>) -> anyhow::Result<Report> {
     let system = Arc::new(Sysroot::of_this_machine());
-    let facts = Facts::read(&*system);
-    let subjects = subjects(of, &facts)?;
+    let subjects = if of.cpus { vec![] } else { subjects(of, &Facts::read(&*system))? };
     let system: Arc<dyn System> = system;
     Ok(match subjects.is_empty() {
-        true => of_cpus(&system, &facts, until),
+        true => of_cpus(&system, until),
         false => of_processes(&system, subjects, until),
     })
 }
@@ -97,21 +96,29 @@ pub(crate) fn watched(of: &Of, until: &Until<'_>) -> anyhow::Result<Report> {
 fn of_processes(system: &Arc<dyn System>, subjects: Vec<Subject>, until: &Until<'_>) -> Report {
     let processes: Vec<(u32, Option<&Vmm>)> =
         subjects.iter().map(|subject| (subject.pid, subject.vmm.as_ref())).collect();
-    let Bills { bills, unwatched_ns_per_s, span_ns, events, lost, untraced } =
+    let Bills { bills, slices, unwatched_ns_per_s, unwatched_half_width, span_ns, events, lost, untraced } =
         watch(system, &processes, until, privileges::keep_those_for_watching);
-    let of = |((subject, bill), unwatched_ns_per_s): ((&Subject, Bill), Option<u64>)| {
-        let known = Known { vmm: subject.vmm.as_ref(), span_ns, unwatched_ns_per_s, halt_cost: HALT_COST };
+    let of = |(place, (subject, bill)): (usize, (&Subject, Bill))| {
+        let unwatched_ns_per_s = unwatched_ns_per_s[place];
+        let known = Known {
+            vmm: subject.vmm.as_ref(),
+            span_ns,
+            unwatched_ns_per_s,
+            slices: &slices[place],
+            used_half_width: unwatched_half_width[place],
+            halt_cost: HALT_COST,
+        };
         let removals = removals(&bill, &known);
         let (pid, name) = (Some(subject.pid), subject.name.clone());
         OfSubject { pid, name, unwatched_ns_per_s, busy_ns: None, steal_ns: None, bill, removals }
     };
-    let bills = subjects.iter().zip(bills).zip(unwatched_ns_per_s).map(of);
+    let bills = subjects.iter().zip(bills).enumerate().map(of);
     Report { span_ns, events, lost_events: lost, untraced, bills: bills.collect() }
 }
 
-fn of_cpus(system: &Arc<dyn System>, facts: &Facts, until: &Until<'_>) -> Report {
+fn of_cpus(system: &Arc<dyn System>, until: &Until<'_>) -> Report {
     let found = watch_cpus(system, until, privileges::keep_those_for_watching);
-    let host_halts = facts.guest.hypervisor.is_some().then_some(HALT_COST);
+    let host_halts = Machine::hypervisor(&**system).is_some().then_some(HALT_COST);
     let removals = removals_of_cpus(&found, &**system, host_halts);
     let CpusBill { bill, busy_ns, steal_ns, span_ns, events, lost, untraced, .. } = found;
     let of = OfSubject {
@@ -142,7 +149,7 @@ fn subjects(of: &Of, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
         names.join(", ")
     };
     match (&of.vm, of.all) {
-        (None, false) if of.cpus || vms.is_empty() => Ok(vec![]),
+        (None, false) if vms.is_empty() => Ok(vec![]),
         (None, true) if vms.is_empty() => bail!("--all: no VM is running that this user can see"),
         (None, true) => Ok(vms),
         (None, false) => match vms.as_slice() {

@@ -63,10 +63,37 @@ pub struct Bill {
     pub lines: Vec<Line>,
 }
 
+/// CPU time and count, by what is one line.
+type Sums = BTreeMap<(Class, Option<String>, Cause), (u64, u64)>;
+
+fn lines(sums: Sums) -> Vec<Line> {
+    let line =
+        |((class, thread, cause), (cpu_ns, count))| Line { class, thread, cause, cpu_ns, count, wakeups: 0 };
+    sums.into_iter().map(line).collect()
+}
+
 impl Watch {
+    /// A slice of the time ends, and another begins.
+    pub fn cut(&mut self) {
+        let mut sums = Sums::new();
+        for Watched { task, ledger, .. } in &mut self.threads {
+            for (cause, sum) in ledger.cut() {
+                let of = sums.entry((task.class, task.label(), cause)).or_default();
+                *of = (of.0 + sum.cpu_ns, of.1 + sum.count);
+            }
+        }
+        let slice = lines(sums);
+        self.slices.push(Bill::of(slice.iter().map(|line| line.cpu_ns).sum(), slice));
+    }
+
+    /// The bill of each slice, by the events alone.
+    pub fn take_slices(&mut self) -> Vec<Bill> {
+        std::mem::take(&mut self.slices)
+    }
+
     /// No event follows.
     pub fn finish(mut self, counted: &Counted) -> Bill {
-        let mut sums: BTreeMap<(Class, Option<String>, Cause), (u64, u64)> = BTreeMap::new();
+        let mut sums = Sums::new();
         let mut add = |class, thread, cause, cpu_ns, count| {
             let sum = sums.entry((class, thread, cause)).or_default();
             *sum = (sum.0 + cpu_ns, sum.1 + count);
@@ -88,15 +115,7 @@ impl Watch {
         }
         let cpu_ns = counted.process_ns.max(known_ns);
         add(Class::Other, None, Cause::Rest, cpu_ns - known_ns, 0);
-        let line = |((class, thread, cause), (cpu_ns, count))| Line {
-            class,
-            thread,
-            cause,
-            cpu_ns,
-            count,
-            wakeups: 0,
-        };
-        let mut lines: Vec<Line> = sums.into_iter().map(line).collect();
+        let mut lines = lines(sums);
         if let Some(polls) = counted.polls {
             polled(&mut lines, polls);
         }

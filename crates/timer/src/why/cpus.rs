@@ -83,6 +83,8 @@ pub struct Cpus {
     name_of: NameOf,
     polling_state: Option<u32>,
     begun_ns: u64,
+    /// The sums at the end of each slice of the time.
+    cuts: Vec<BTreeMap<Doing, Sum>>,
 }
 
 /// What names the numbers that events have.
@@ -99,13 +101,30 @@ const SOFTIRQS: [&str; 10] =
 impl Cpus {
     /// Watches from `begun_ns` on.
     pub fn new(polling_state: Option<u32>, begun_ns: u64, name_of: NameOf) -> Cpus {
-        let (cpus, sums, woken, names) = Default::default();
-        Cpus { cpus, sums, woken, names, name_of, polling_state, begun_ns }
+        let (cpus, sums, woken, names, cuts) = Default::default();
+        Cpus { cpus, sums, woken, names, name_of, polling_state, begun_ns, cuts }
+    }
+
+    /// A slice of the time ends, and another begins.
+    pub fn cut(&mut self) {
+        self.cuts.push(self.sums.clone());
+    }
+
+    /// The bill of each slice, by the events alone.
+    pub fn slices(&self, numbers: &Numbers) -> Vec<Bill> {
+        let none = BTreeMap::new();
+        let before = std::iter::once(&none).chain(&self.cuts);
+        let of = |(now, before): (&BTreeMap<Doing, Sum>, &BTreeMap<Doing, Sum>)| {
+            let since = now.iter().map(|(doing, sum)| (*doing, sum.since(before.get(doing))));
+            let lines: Vec<Line> = self.lines(since, numbers).into_iter().map(line).collect();
+            Bill::of(lines.iter().map(|line| line.cpu_ns).sum(), lines)
+        };
+        self.cuts.iter().zip(before).map(of).collect()
     }
 
     /// Takes the next event, in order of time.
     pub fn observe(&mut self, event: &Event) {
-        let Cpus { cpus, sums, woken, names, name_of, polling_state, begun_ns } = self;
+        let Cpus { cpus, sums, woken, names, name_of, polling_state, begun_ns, .. } = self;
         let number = if let EventKind::CpuIdle { cpu, .. } = event.kind { cpu } else { event.cpu };
         let cpu = cpus.entry(number).or_insert_with(|| {
             let (task, polls, frames, woken_by) = Default::default();
@@ -218,13 +237,7 @@ impl Cpus {
             cpu.close(&mut self.sums);
             cpu.decide(Doing::FailedPoll, &mut self.sums);
         }
-        let mut lines: BTreeMap<(Option<String>, Cause), Sum> = BTreeMap::new();
-        for (doing, sum) in &self.sums {
-            let all = lines.entry(self.named(*doing, numbers)).or_default();
-            all.cpu_ns += sum.cpu_ns;
-            all.count += sum.count;
-            all.wakeups += sum.wakeups;
-        }
+        let mut lines = self.lines(self.sums.iter().map(|(doing, sum)| (*doing, *sum)), numbers);
         let is_poll =
             |cause: &Cause| matches!(cause, Cause::Poll | Cause::FailedPoll | Cause::SuccessfulPoll);
         let (mut seen_ns, mut polled_ns) = (0, 0);
@@ -234,15 +247,19 @@ impl Cpus {
         }
         let cpu_ns = busy_ns.map_or(seen_ns, |busy| seen_ns.max(busy + polled_ns));
         lines.entry((None, Cause::Rest)).or_default().cpu_ns = cpu_ns - seen_ns;
-        let lines = lines.into_iter().map(|((thread, cause), Sum { cpu_ns, count, wakeups })| Line {
-            class: Class::Cpu,
-            thread,
-            cause,
-            cpu_ns,
-            count,
-            wakeups,
-        });
-        Bill::of(cpu_ns, lines.collect())
+        Bill::of(cpu_ns, lines.into_iter().map(line).collect())
+    }
+
+    /// What is named alike is one.
+    fn lines(&self, sums: impl Iterator<Item = (Doing, Sum)>, numbers: &Numbers) -> Lines {
+        let mut lines = Lines::new();
+        for (doing, sum) in sums {
+            let all = lines.entry(self.named(doing, numbers)).or_default();
+            all.cpu_ns += sum.cpu_ns;
+            all.count += sum.count;
+            all.wakeups += sum.wakeups;
+        }
+        lines
     }
 
     fn named(&self, doing: Doing, numbers: &Numbers) -> (Option<String>, Cause) {
@@ -286,6 +303,24 @@ impl Cpus {
                 let name = numbers.lines.get(&line).map_or("", String::as_str);
                 (None, Cause::Interrupt { name: format!("interrupt {line} {name}").trim().to_owned() })
             }
+        }
+    }
+}
+
+type Lines = BTreeMap<(Option<String>, Cause), Sum>;
+
+fn line(((thread, cause), sum): ((Option<String>, Cause), Sum)) -> Line {
+    let Sum { cpu_ns, count, wakeups } = sum;
+    Line { class: Class::Cpu, thread, cause, cpu_ns, count, wakeups }
+}
+
+impl Sum {
+    fn since(self, before: Option<&Sum>) -> Sum {
+        let before = before.copied().unwrap_or_default();
+        Sum {
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            count: self.count.saturating_sub(before.count),
+            wakeups: self.wakeups.saturating_sub(before.wakeups),
         }
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Ledger {
     states: VecDeque<(u64, Cause)>,
     open: Vec<Slice>,
     pub(super) sums: BTreeMap<Cause, Sum>,
+    /// The sums when they were cut last.
+    before: BTreeMap<Cause, Sum>,
     last_ns: u64,
 }
 
@@ -33,7 +35,8 @@ const MOST_OPEN: usize = 4096;
 
 impl Ledger {
     pub(super) fn new(first: Cause) -> Ledger {
-        Ledger { states: VecDeque::from([(0, first)]), open: vec![], sums: BTreeMap::new(), last_ns: 0 }
+        let (open, sums, before) = Default::default();
+        Ledger { states: VecDeque::from([(0, first)]), open, sums, before, last_ns: 0 }
     }
 
     /// What the thread does now.
@@ -132,6 +135,18 @@ impl Ledger {
         for slice in self.open.drain(..) {
             self.sums.entry(slice.cause).or_default().cpu_ns += slice.to_ns - slice.from_ns;
         }
+    }
+
+    /// What was charged since the last cut. What may be labelled anew is part of the next.
+    pub(super) fn cut(&mut self) -> BTreeMap<Cause, Sum> {
+        let since = self.sums.iter().map(|(cause, sum)| {
+            let before = self.before.get(cause).copied().unwrap_or_default();
+            let count = sum.count.saturating_sub(before.count);
+            (cause.clone(), Sum { cpu_ns: sum.cpu_ns - before.cpu_ns, count })
+        });
+        let since = since.collect();
+        self.before = self.sums.clone();
+        since
     }
 
     /// What it ran, all together.

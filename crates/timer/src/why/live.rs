@@ -1,6 +1,7 @@
 //! The bill of processes of this machine, from their events and counters.
 
 use super::removal::per_s;
+use super::slices::{SLICES, Slicing, half_width};
 use super::{Bill, Counted, Describe, Polls, Task, Watch};
 use crate::record::reasons;
 use dwell_capture::kvm_stats::{Counters, StatsReader};
@@ -23,9 +24,13 @@ use std::time::{Duration, Instant};
 pub struct Bills {
     /// In the order of the processes.
     pub bills: Vec<Bill>,
+    /// Of each, the bill of each slice of the time.
+    pub slices: Vec<Vec<Bill>>,
     /// What each used before it was watched \[ns of CPU a second\]: events cost those that cause them. `None`: nothing was
     /// traced, or it was not counted.
     pub unwatched_ns_per_s: Vec<Option<u64>>,
+    /// Half the width of the interval of that, as a share of it.
+    pub unwatched_half_width: Vec<Option<f64>>,
     /// How long it was watched \[ns\].
     pub span_ns: u64,
     pub events: u64,
@@ -72,21 +77,33 @@ pub fn watch(
     let duration = until.duration.map(|whole| whole - whole / UNWATCHED);
     let unwatched = match (&trace, until.duration) {
         (Some(_), Some(whole)) => unwatched(processes, &tasks, whole / UNWATCHED, until),
-        _ => vec![None; processes.len()],
+        _ => vec![(None, None); processes.len()],
     };
     let untraced = enable(&mut trace).or(untraced);
     let start = now_ns();
     let before: Vec<Reading> = readings(processes, &tasks, &mut readers);
-    let mut each = |event: &Event| watches.iter_mut().for_each(|watch| watch.observe(event));
-    let mut round = Round::new(start);
+    let (mut round, mut slicing) = (Round::new(start), Slicing::new(start, duration));
+    let mut each = |event: &Event| {
+        while slicing.ends(event.time_ns) {
+            watches.iter_mut().for_each(Watch::cut);
+        }
+        watches.iter_mut().for_each(|watch| watch.observe(event));
+    };
     round.read(&mut trace, duration, until, &mut each);
     let after: Vec<Reading> = readings(processes, &tasks, &mut readers);
     let end = now_ns();
     round.end(&mut trace, end, &mut each);
+    while slicing.ends(end) {
+        watches.iter_mut().for_each(Watch::cut);
+    }
+    let slices = watches.iter_mut().map(Watch::take_slices).collect();
+    let (unwatched_ns_per_s, unwatched_half_width) = unwatched.into_iter().unzip();
     let both = watches.into_iter().zip(before.iter().zip(&after));
     Bills {
         bills: both.map(|(watch, (before, after))| watch.finish(&after.since(before))).collect(),
-        unwatched_ns_per_s: unwatched,
+        slices,
+        unwatched_ns_per_s,
+        unwatched_half_width,
         span_ns: end - start,
         events: round.events,
         lost: round.lost,
@@ -104,24 +121,32 @@ pub(super) fn enable(trace: &mut Option<Trace>) -> Option<String> {
 /// The part of the duration in which nothing is traced yet: one of so many.
 const UNWATCHED: u32 = 4;
 
-/// What processes use while nothing is traced \[ns of CPU a second\].
+/// What processes use while nothing is traced \[ns of CPU a second\], and the half width of the interval of that.
 fn unwatched(
     processes: &[(u32, Option<&Vmm>)],
     tasks: &[Vec<Task>],
     span: Duration,
     until: &Until<'_>,
-) -> Vec<Option<u64>> {
+) -> Vec<(Option<u64>, Option<f64>)> {
     let mut none: Vec<Option<StatsReader>> = processes.iter().map(|_| None).collect();
-    let (begun, before) = (Instant::now(), readings(processes, tasks, &mut none));
+    let begun = Instant::now();
+    let mut read = || readings(processes, tasks, &mut none).into_iter().map(|one| one.process_ns).collect();
+    let mut all: Vec<Vec<Option<u64>>> = vec![read()];
     while begun.elapsed() < span && !until.stop.load(Ordering::Relaxed) {
-        std::thread::sleep(ROUND.min(span.saturating_sub(begun.elapsed())));
+        std::thread::sleep((span / SLICES).min(ROUND).min(span.saturating_sub(begun.elapsed())));
+        all.push(read());
     }
-    let after = readings(processes, tasks, &mut none);
     let span_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let used = |(before, after): (&Reading, &Reading)| {
-        Some(per_s(after.process_ns?.saturating_sub(before.process_ns?), span_ns))
+    let used = |process: usize| {
+        let since = |before: &Vec<Option<u64>>, after: &Vec<Option<u64>>| {
+            Some(after[process]?.saturating_sub(before[process]?))
+        };
+        let whole = since(&all[0], &all[all.len() - 1]).map(|ns| per_s(ns, span_ns));
+        let each: Option<Vec<f64>> =
+            all.windows(2).map(|two| Some(since(&two[0], &two[1])? as f64)).collect();
+        (whole, each.and_then(|each| half_width(&each, &vec![1.0; each.len()])))
     };
-    before.iter().zip(&after).map(used).collect()
+    (0..processes.len()).map(used).collect()
 }
 
 /// Events in order.

@@ -1,6 +1,7 @@
 //! The bill of this machine's own CPUs.
 
 use super::live::{Round, enable};
+use super::slices::Slicing;
 use super::{Bill, Cpus, NameOf, Numbers};
 use dwell_capture::names::{ProcNames, pids_are_global};
 use dwell_capture::probe::{Probe, Trace};
@@ -19,6 +20,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct CpusBill {
     pub bill: Bill,
+    /// The bill of each slice of the time, for intervals.
+    pub slices: Vec<Bill>,
     /// What /proc/stat counts as not idle, steal included \[ns of CPU\]; `None`: it cannot be read.
     pub busy_ns: Option<u64>,
     /// Of that, what the host gave to others.
@@ -70,10 +73,19 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
     let counters = CpuidleCounters::open(polling.unwrap_or_default(), |path| path.into());
     let polled_ns = || counters.read().map(|(_, counts)| counts.polled_ns).sum::<u64>();
     let before = (Stat::of_all(machine), polled_ns());
-    let mut round = Round::new(start);
-    round.read(&mut trace, until.duration, until, &mut |event| cpus.observe(event));
+    let (mut round, mut slicing) = (Round::new(start), Slicing::new(start, until.duration));
+    let mut each = |event: &Event| {
+        while slicing.ends(event.time_ns) {
+            cpus.cut();
+        }
+        cpus.observe(event);
+    };
+    round.read(&mut trace, until.duration, until, &mut each);
     let (end, after) = (now_ns(), (Stat::of_all(machine), polled_ns()));
-    round.end(&mut trace, end, &mut |event| cpus.observe(event));
+    round.end(&mut trace, end, &mut each);
+    while slicing.ends(end) {
+        cpus.cut();
+    }
     let span_ns = end - start;
     let wall_ns = span_ns.saturating_mul(u64::try_from(cpu::online(machine).len()).unwrap_or(1));
     let both = before.0.zip(after.0);
@@ -82,6 +94,7 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
     let numbers = Numbers { functions: functions(cpus.functions().collect()), lines: lines(machine) };
     let tasks = cpus.tasks().map(|(tid, name)| (name.to_owned(), tid)).collect();
     CpusBill {
+        slices: cpus.slices(&numbers),
         bill: cpus.finish(end, busy_ns, after.1.saturating_sub(before.1), &numbers),
         busy_ns,
         steal_ns: since(|stat| stat.steal.get()).unwrap_or(0),
@@ -110,21 +123,34 @@ fn open(system: &dyn System) -> Result<Trace, String> {
     })
 }
 
-/// The names of functions, as /proc/kallsyms has them: the symbols of the kernel are in order of their addresses.
+/// The names of functions, as /proc/kallsyms has them. The kernel puts every line together anew for who reads it, so that it
+/// is read up to the last function that is wanted.
 fn functions(mut wanted: BTreeSet<u64>) -> BTreeMap<u64, String> {
     let mut found = BTreeMap::new();
+    if wanted.is_empty() {
+        return found;
+    }
     let Ok(file) = std::fs::File::open("/proc/kallsyms") else { return found };
-    let mut lines = BufReader::with_capacity(1 << 16, file);
-    let mut line = String::new();
-    while !wanted.is_empty() && lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-        let mut words = line.split_ascii_whitespace();
-        let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-        if let (Some(address), Some(name)) = (address.filter(|at| wanted.remove(at)), words.nth(1)) {
-            found.insert(address, name.to_owned());
+    let (mut lines, mut line) = (BufReader::with_capacity(1 << 16, file), vec![]);
+    while !wanted.is_empty() && lines.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+        if address(&line).is_some_and(|address| wanted.remove(&address)) {
+            found.extend(symbol(&line));
         }
         line.clear();
     }
     found
+}
+
+/// Digits of an address, which a line begins with.
+fn address(line: &[u8]) -> Option<u64> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(u64::from);
+    line.get(..16)?.iter().try_fold(0, |address, byte| Some(address << 4 | digit(byte)?))
+}
+
+/// `ffffffff81000000 T name [module]`
+fn symbol(line: &[u8]) -> Option<(u64, String)> {
+    let name = std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(2)?;
+    Some((address(line)?, name.to_owned()))
 }
 
 /// The names of interrupts: what is behind the controller and the number there.

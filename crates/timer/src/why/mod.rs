@@ -23,6 +23,7 @@ mod names;
 mod removal;
 mod removal_cpus;
 mod saved;
+mod slices;
 mod tasks;
 mod watch;
 

@@ -29,6 +29,8 @@ pub enum Device {
     Port,
     /// Memory of a device: a virtio device, a PCI device.
     Memory,
+    /// What a display that is open shows.
+    Display,
 }
 
 impl Device {
@@ -88,6 +90,7 @@ impl Device {
             Device::PciConfig => "PCI configuration",
             Device::Port => "another port",
             Device::Memory => "memory of a device",
+            Device::Display => "display",
         }
     }
 }

@@ -4,7 +4,9 @@
 //! lines of its cause, and of what each wakeup costs beside them (halts, polls, waits of the main loop) the share of its
 //! wakeups.
 
-use super::tasks::MONITOR;
+use super::slices::Sliced;
+use super::tasks::{MONITOR, encodes};
+use super::watch::SOCKET;
 use super::{Bill, Cause, Class, Device, Line, Wake};
 use dwell_knobs::finding::manager::{HPET, IO_POLLING, WINDOWS};
 use dwell_machine::{Vmm, VmmKind};
@@ -20,6 +22,9 @@ pub struct Removal {
     pub how: String,
     /// What it saves in the time that was watched \[ns of CPU\].
     pub saves_ns: u64,
+    /// The 95 % interval of that, from slices of the time; `None`: there were too few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saves_interval_ns: Option<[u64; 2]>,
     /// What it saves the host of this machine, by what a halt costs there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saves_on_host_ns: Option<u64>,
@@ -35,6 +40,10 @@ pub struct Known<'a> {
     pub span_ns: u64,
     /// What it used before it was watched, if that is known \[ns of CPU a second\].
     pub unwatched_ns_per_s: Option<u64>,
+    /// The bill of each slice of the time, for intervals.
+    pub slices: &'a [Bill],
+    /// Half the width of the interval of what it uses a second, as a share of that.
+    pub used_half_width: Option<f64>,
     /// What a halt and its wakeup cost \[ns of CPU\].
     pub halt_cost: Nanos,
 }
@@ -45,7 +54,8 @@ const LEAST: u64 = 1_000;
 const TICKS_PER_S: u64 = 20;
 
 /// What removes CPU time, what saves most first.
-pub fn removals(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
+pub fn removals(whole: &Bill, known: &Known<'_>) -> Vec<Removal> {
+    let bill = Sliced { whole, slices: known.slices, of_cpu: true, beside: known.used_half_width };
     let mut all: Vec<Removal> = [
         hpet(bill, known),
         clock(bill, known, Device::Rtc),
@@ -60,10 +70,12 @@ pub fn removals(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
     .chain(io_threads(bill, known))
     .collect();
     // Events cost those that cause them: what is saved is of what is used unwatched.
-    let watched = per_s(bill.cpu_ns, known.span_ns);
+    let watched = per_s(whole.cpu_ns, known.span_ns);
     let unwatched = known.unwatched_ns_per_s.unwrap_or(watched);
     for removal in &mut all {
         removal.saves_ns = share(removal.saves_ns, unwatched, watched);
+        let limits = removal.saves_interval_ns;
+        removal.saves_interval_ns = limits.map(|limits| limits.map(|ns| share(ns, unwatched, watched)));
     }
     worth(all, known.span_ns)
 }
@@ -131,7 +143,7 @@ fn qemu<'a>(known: &Known<'a>) -> Option<&'a Vmm> {
     known.vmm.filter(|vmm| vmm.kind == VmmKind::Qemu)
 }
 
-fn hpet(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
+fn hpet(bill: Sliced<'_>, known: &Known<'_>) -> Option<Removal> {
     let vmm = qemu(known)?;
     // Without an HPET it is a PIT of the VMM's that has the line.
     let has = vmm.options.as_ref().is_none_or(|options| options.hpet != Some(false));
@@ -142,13 +154,12 @@ fn hpet(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
     has.then(|| Removal {
         what: "HPET: its accesses, its interrupts, and the main loop's timers for it".to_owned(),
         how: words.of(vmm.manager).to_owned(),
-        saves_ns: of_device(bill, Device::Hpet),
-        saves_on_host_ns: None,
         costs: format!("a restart of the VM; the guest then keeps time by {then}, which cost less"),
+        ..bill.saves(|bill| of_device(bill, Device::Hpet))
     })
 }
 
-fn clock(bill: &Bill, known: &Known<'_>, device: Device) -> Option<Removal> {
+fn clock(bill: Sliced<'_>, known: &Known<'_>, device: Device) -> Option<Removal> {
     let vmm = known.vmm?;
     let how = match is_for_windows(vmm) {
         true => WINDOWS.of(vmm.manager).to_owned(),
@@ -158,34 +169,32 @@ fn clock(bill: &Bill, known: &Known<'_>, device: Device) -> Option<Removal> {
     Some(Removal {
         what: format!("{}: a guest that keeps time by it", device.name()),
         how,
-        saves_ns: of_device(bill, device),
-        saves_on_host_ns: None,
         costs: "a restart of the guest".to_owned(),
+        ..bill.saves(|bill| of_device(bill, device))
     })
 }
 
-fn pit(bill: &Bill) -> Option<Removal> {
-    let thread = sum(bill, |line| {
+fn pit(bill: Sliced<'_>) -> Option<Removal> {
+    let is_thread = |line: &Line| {
         line.class == Class::Kernel && line.thread.as_ref().is_some_and(|name| name.starts_with("kvm-pit/"))
-    });
+    };
     Some(Removal {
         what: "PIT: its interrupts, and KVM's thread that sends them".to_owned(),
         how: "in the guest: a kernel that keeps time by the local APIC timer (no nolapic, noapic or nohz=off on its command line)"
             .to_owned(),
-        saves_ns: of_device(bill, Device::Pit) + thread.0,
-        saves_on_host_ns: None,
         costs: "a restart of the guest; a boot loader or DOS has no other timer".to_owned(),
+        ..bill.saves(|bill| of_device(bill, Device::Pit) + sum(bill, is_thread).0)
     })
 }
 
-fn own_timers(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
+fn own_timers(bill: Sliced<'_>, known: &Known<'_>) -> Option<Removal> {
     let is_own = |wake: Wake| matches!(wake, Wake::LocalTimer | Wake::SyntheticTimer);
-    let (_, fired) = sum(bill, |line| matches!(line.cause, Cause::Run { wake } if is_own(wake)));
-    let synthetic = sum(bill, |line| line.cause == Cause::Run { wake: Wake::SyntheticTimer }).1 > 0;
-    let set = sum(bill, |line| {
+    let (_, fired) = sum(bill.whole, |line| matches!(line.cause, Cause::Run { wake } if is_own(wake)));
+    let synthetic = sum(bill.whole, |line| line.cause == Cause::Run { wake: Wake::SyntheticTimer }).1 > 0;
+    let sets = |line: &Line| {
         let device = if let Cause::Exit { device, .. } = &line.cause { *device } else { None };
         matches!(device, Some(Device::LocalTimer | Device::SyntheticTimer))
-    });
+    };
     let per_s = per_s(fired, known.span_ns);
     let vmm = known.vmm;
     let how = match vmm.filter(|vmm| is_for_windows(vmm)) {
@@ -201,16 +210,19 @@ fn own_timers(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
     (per_s >= TICKS_PER_S).then(|| Removal {
         what: format!("{whose}: {per_s} wakeups a second by them"),
         how,
-        saves_ns: of_wakeups(bill, is_own) + set.0,
-        saves_on_host_ns: None,
         costs: "what these timers are for comes later, or not at all".to_owned(),
+        ..bill.saves(|bill| of_wakeups(bill, is_own) + sum(bill, sets).0)
     })
 }
 
-fn polls(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
-    let failed = sum(bill, |line| line.cause == Cause::FailedPoll).0;
-    let (successful, successes) = sum(bill, |line| line.cause == Cause::SuccessfulPoll);
-    let halts = known.halt_cost.get().saturating_mul(successes);
+fn polls(bill: Sliced<'_>, known: &Known<'_>) -> Option<Removal> {
+    let successful = |bill: &Bill| sum(bill, |line| line.cause == Cause::SuccessfulPoll);
+    let saves_ns = |bill: &Bill| {
+        let (ns, successes) = successful(bill);
+        let polled = ns + sum(bill, |line| line.cause == Cause::FailedPoll).0;
+        polled.saturating_sub(known.halt_cost.get().saturating_mul(successes))
+    };
+    let successes = successful(bill.whole).1;
     let vmm = known.vmm?;
     Some(Removal {
         what: "halt polling of this VM's vCPUs; the halts that replace successful polls are taken off"
@@ -219,34 +231,32 @@ fn polls(bill: &Bill, known: &Known<'_>) -> Option<Removal> {
             "halt_poll_ns=0 for all VMs of this host, or a plan for this load: dwell record host --pid {}, then dwell tune",
             vmm.pid
         ),
-        saves_ns: (failed + successful).saturating_sub(halts),
-        saves_on_host_ns: None,
         costs: format!(
             "{successes} wakeups of those watched would have come later, by the latency of a halt"
         ),
+        ..bill.saves(saves_ns)
     })
 }
 
-/// The main loop works for sockets: a monitor, or a display.
-fn monitor(bill: &Bill) -> Option<Removal> {
+/// The main loop works for sockets: a monitor, or a display, which it also refreshes by a timer, and hands over what the
+/// thread that encodes has done.
+fn monitor(bill: Sliced<'_>) -> Option<Removal> {
+    let serves = |name: &str| name == MONITOR || encodes(name);
     let is_clients = |cause: &Cause| match cause {
-        Cause::Ready { descriptor: Some(kind), by: None } => kind == "socket",
-        Cause::Ready { by: Some(thread), .. } => thread == MONITOR,
-        _ => false,
+        Cause::Ready { descriptor: Some(kind), by: None } => kind == SOCKET,
+        Cause::Ready { by: Some(thread), .. } => serves(thread),
+        _ => *cause == Cause::Timeout { device: Some(Device::Display) },
     };
-    let serves =
-        |name: &str| name == MONITOR || name.starts_with("vnc_worker") || name.starts_with("SPICE Worker");
-    let thread = sum(bill, |line| line.thread.as_deref().is_some_and(serves));
+    let is_thread = |line: &Line| line.thread.as_deref().is_some_and(serves);
     Some(Removal {
         what: "clients of the VMM: those that ask its monitor, or have its display open".to_owned(),
         how: "ask less often (statistics, guest agents, exporters), or close the display".to_owned(),
-        saves_ns: of_main_loop(bill, is_clients) + thread.0,
-        saves_on_host_ns: None,
         costs: "what they show is older".to_owned(),
+        ..bill.saves(|bill| of_main_loop(bill, is_clients) + sum(bill, is_thread).0)
     })
 }
 
-fn io_threads(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
+fn io_threads(bill: Sliced<'_>, known: &Known<'_>) -> Vec<Removal> {
     let Some(vmm) = qemu(known) else { return vec![] };
     let polling = vmm.io_threads.iter().filter(|thread| thread.parameters.get("poll-max-ns") != Some(&0));
     let of = |thread: &dwell_machine::IoThread| {
@@ -258,9 +268,8 @@ fn io_threads(bill: &Bill, known: &Known<'_>) -> Vec<Removal> {
                 "now: dwell iothread set --qmp SOCKET {id} poll-max-ns=0; {}",
                 IO_POLLING.of(vmm.manager)
             ),
-            saves_ns: sum(bill, |line| is_it(line) && line.cause == Cause::BeforeWait).0,
-            saves_on_host_ns: None,
             costs: "each request then waits for a wakeup of the thread".to_owned(),
+            ..bill.saves(|bill| sum(bill, |line| is_it(line) && line.cause == Cause::BeforeWait).0)
         })
     };
     polling.filter_map(of).collect()

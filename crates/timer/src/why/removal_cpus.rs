@@ -2,7 +2,8 @@
 
 use super::live_cpus::CpusBill;
 use super::removal::{Removal, per_s, share, sum, worth};
-use super::{Cause, Line};
+use super::slices::Sliced;
+use super::{Bill, Cause, Line};
 use dwell_machine::Machine;
 use dwell_machine::process::Naming;
 use dwell_policy::Nanos;
@@ -39,14 +40,18 @@ const KNOWN: [(&str, &str, &str); 7] = [
 /// What removes CPU time of this machine, and of its host if it is a guest: there a wakeup costs `halt_cost`.
 pub fn removals_of_cpus(bill: &CpusBill, machine: &dyn Machine, halt_cost: Option<Nanos>) -> Vec<Removal> {
     let lines = &bill.bill.lines;
-    let idle_ns = sum(&bill.bill, |line| line.cause == Cause::IdleTask).0;
-    let all_wakeups: u64 = lines.iter().map(|line| line.wakeups).sum();
+    let wakeups = |bill: &Bill, is: &dyn Fn(&Line) -> bool| -> u64 {
+        bill.lines.iter().filter(|line| is(line)).map(|line| line.wakeups).sum()
+    };
+    let sliced = Sliced { whole: &bill.bill, slices: &bill.slices, of_cpu: false, beside: None };
     let removal = |what: String, how: String, costs: String, is: &dyn Fn(&Line) -> bool, moved: bool| {
-        let wakeups: u64 = lines.iter().filter(|line| is(line)).map(|line| line.wakeups).sum();
-        let own_ns = if moved { 0 } else { sum(&bill.bill, is).0 };
-        let host = halt_cost.map(|cost| cost.get().saturating_mul(wakeups));
-        let saves_ns = own_ns + share(idle_ns, wakeups, all_wakeups);
-        Removal { what, how, saves_ns, saves_on_host_ns: host, costs }
+        let saves_ns = |bill: &Bill| {
+            let idle_ns = sum(bill, |line| line.cause == Cause::IdleTask).0;
+            let own_ns = if moved { 0 } else { sum(bill, is).0 };
+            own_ns + share(idle_ns, wakeups(bill, is), wakeups(bill, &|_| true))
+        };
+        let host = halt_cost.map(|cost| cost.get().saturating_mul(wakeups(&bill.bill, is)));
+        Removal { what, how, saves_on_host_ns: host, costs, ..sliced.saves(saves_ns) }
     };
     let names: BTreeSet<&str> = lines.iter().filter_map(of_own_timer).collect();
     let is_of_kernel = |name: &str| {
@@ -79,7 +84,7 @@ pub fn removals_of_cpus(bill: &CpusBill, machine: &dyn Machine, halt_cost: Optio
     };
     let tick = || {
         let is = |line: &Line| matches!(&line.cause, Cause::Timer { function, .. } if TICK.contains(&function.as_str()));
-        let ticks: u64 = lines.iter().filter(|line| is(line)).map(|line| line.wakeups).sum();
+        let ticks = wakeups(&bill.bill, &is);
         let kernel = machine.text("/proc/cmdline").unwrap_or_default();
         let off = kernel.split_ascii_whitespace().find(|word| ["nohz=off", "highres=off"].contains(word))?;
         let per_s = per_s(ticks, bill.span_ns);

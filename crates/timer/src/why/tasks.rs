@@ -38,6 +38,11 @@ impl Class {
 /// QEMU's own I/O thread for its monitors, which does not poll.
 pub(super) const MONITOR: &str = "IO mon_iothread";
 
+/// Whether this is a thread of QEMU's that encodes what a display shows, for those that have it open.
+pub(super) fn encodes(name: &str) -> bool {
+    name.starts_with("vnc_worker") || name.starts_with("SPICE Worker")
+}
+
 /// A thread whose CPU time is looked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {

@@ -37,7 +37,16 @@ fn ran(time_ns: u64, task: i32, ns: u64) -> Event {
 
 fn bill(events: &[Event], counted: &Counted) -> Bill {
     let mut watch = watch();
-    events.iter().for_each(|event| watch.observe(event));
+    for event in events {
+        watch.observe(event);
+        watch.cut();
+    }
+    let in_slices: u64 = watch.take_slices().iter().map(|slice| slice.cpu_ns).sum();
+    let ran = |event: &Event| match event.kind {
+        EventKind::Ran { task, ns } if [LOOP, VCPU, PIT].contains(&task) => ns,
+        _ => 0,
+    };
+    assert!(in_slices <= events.iter().map(ran).sum(), "{in_slices}");
     watch.finish(counted)
 }
 
@@ -155,7 +164,14 @@ fn vmm(options: &[&str]) -> Vmm {
 }
 
 fn known(vmm: &Vmm) -> Known<'_> {
-    Known { vmm: Some(vmm), span_ns: 1_000_000, unwatched_ns_per_s: None, halt_cost: Nanos::from_micros(20) }
+    Known {
+        vmm: Some(vmm),
+        span_ns: 1_000_000,
+        unwatched_ns_per_s: None,
+        slices: &[],
+        used_half_width: None,
+        halt_cost: Nanos::from_micros(20),
+    }
 }
 
 #[test]
@@ -193,6 +209,69 @@ fn an_hpet_is_removed_with_its_accesses_its_interrupts_and_what_serves_them() {
     // Without an HPET the line is of something else.
     let off = vmm(&["-machine", "q35,hpet=off"]);
     assert!(!removals(&bill, &known(&off)).iter().any(|removal| removal.what.starts_with("HPET")));
+}
+
+/// What a display that is open costs is on four lines: its client's requests, the timer that refreshes it, the thread that
+/// encodes, and what the main loop does with that.
+#[test]
+fn a_display_is_removed_with_its_timer_and_what_its_thread_hands_over() {
+    const ENCODER: i32 = 104;
+    let number = |x86, generic| if cfg!(target_arch = "x86_64") { x86 } else { generic };
+    let names: Describe = Box::new(|fd| Some(if fd == 5 { "socket" } else { "eventfd" }.to_owned()));
+    let encoder = Task { name: "vnc_worker".to_owned(), ..task(ENCODER, Class::Other, None) };
+    let mut watch =
+        Watch::new(vec![task(LOOP, Class::MainLoop, None), encoder], ReasonNames::default(), names);
+    let system_call = SystemCall::Ppoll;
+    let enter = |at| event(at, LOOP, EventKind::Enter { call: system_call, timeout: Timeout::Limited });
+    let leave = |at, result| event(at, LOOP, EventKind::Leave { call: system_call, result });
+    let call = |at, tid, number, arguments| event(at, tid, EventKind::Call { number, arguments });
+    let (futex, read, write, ioctl) = (number(202, 98), number(0, 63), number(1, 64), number(16, 29));
+    let events = [
+        enter(0),
+        // A request.
+        leave(10_000, 1),
+        call(10_000, LOOP, read, [5, 0]),
+        enter(20_000),
+        // The timer, which wakes the encoder.
+        leave(30_000, 0),
+        call(31_000, LOOP, futex, [0, 129]),
+        enter(40_000),
+        // What it has encoded.
+        call(44_000, ENCODER, write, [6, 0]),
+        ran(45_000, ENCODER, 5_000),
+        leave(50_000, 1),
+        call(50_000, LOOP, read, [6, 0]),
+        enter(60_000),
+        // The timer again: which pages of the screen were written.
+        leave(70_000, 0),
+        call(72_000, LOOP, ioctl, [9, 0x4010_ae42]),
+        call(75_000, LOOP, write, [7, 0]),
+        enter(80_000),
+        // What it wakes itself for is of the timer.
+        leave(80_000, 1),
+        call(81_000, LOOP, read, [7, 0]),
+        enter(82_000),
+        // The client takes more.
+        leave(83_000, 1),
+        call(84_000, LOOP, number(46, 211), [5, 0]),
+        enter(88_000),
+        // Another timer.
+        leave(90_000, 0),
+        call(90_000, LOOP, write, [7, 0]),
+        enter(100_000),
+        ran(100_000, LOOP, 100_000),
+    ];
+    events.iter().for_each(|event| watch.observe(event));
+    let bill = watch.finish(&Counted::default());
+    let display = Cause::Timeout { device: Some(Device::Display) };
+    assert_eq!(of(&bill, &display), (22_000, 3), "{bill:#?}");
+    let client = Cause::Ready { descriptor: Some("socket".to_owned()), by: None };
+    assert_eq!(of(&bill, &client), (10_000 + 5_000, 2));
+    assert_eq!(of(&bill, &Cause::Timeout { device: None }), (10_000, 1));
+    let found = removals(&bill, &known(&vmm(&[])));
+    // Six of seven waits, of 43 us together.
+    let waits_ns = 43_000 * 6 / 7;
+    assert_eq!(found[0].saves_ns, 22_000 + 15_000 + 10_000 + 5_000 + waits_ns, "{found:#?}");
 }
 
 fn kinds() -> impl Strategy<Value = EventKind> {

@@ -33,11 +33,21 @@ const END: EventKind = EventKind::HandlerEnd { line: None };
 
 fn finish(events: &[Event], end_ns: u64, busy_ns: Option<u64>) -> Bill {
     let mut cpus = Cpus::new(Some(0), 0, Box::new(|tid| (tid == DAEMON).then(|| "daemon".to_owned())));
-    events.iter().for_each(|event| cpus.observe(event));
+    for event in events {
+        cpus.observe(event);
+        cpus.cut();
+    }
+    let slices = cpus.slices(&Numbers::default());
+    assert_eq!(slices.len(), events.len());
+    let in_slices: u64 = slices.iter().map(|slice| slice.cpu_ns).sum();
     let names = [(TICK, "tick_nohz_handler"), (WAKEUP, "hrtimer_wakeup"), (VMSTAT, "vmstat_update")];
     let functions = names.map(|(at, name)| (at, name.to_owned())).into();
     let lines = [(24, "virtio0-req".to_owned())].into();
-    cpus.finish(end_ns, busy_ns, 0, &Numbers { functions, lines })
+    let bill = cpus.finish(end_ns, busy_ns, 0, &Numbers { functions, lines });
+    // What is charged later, as interrupts that end after the last slice, is in none.
+    let seen: u64 = bill.lines.iter().filter(|line| line.cause != Cause::Rest).map(|line| line.cpu_ns).sum();
+    assert!(in_slices <= seen, "{in_slices} of {seen}");
+    bill
 }
 
 fn of(bill: &Bill, cause: &Cause) -> (u64, u64, u64) {
@@ -143,6 +153,7 @@ fn what_removes_a_wakeup_is_named_with_its_unit_and_what_it_saves_the_host() {
     ];
     let bill = CpusBill {
         bill: Bill { cpu_ns: 12_000_000, lines },
+        slices: vec![],
         busy_ns: None,
         steal_ns: 0,
         span_ns: 1_000_000_000,

@@ -1,7 +1,8 @@
 //! What the threads of a process do, event by event.
 
 use super::ledger::Ledger;
-use super::{Cause, Class, Device, Task, Wake};
+use super::tasks::encodes;
+use super::{Bill, Cause, Class, Device, Task, Wake};
 use crate::pairing::ReasonNames;
 use dwell_trace::event::{Event, EventKind, Timeout};
 use dwell_trace::pairing::ByNumber;
@@ -15,10 +16,15 @@ pub struct Watch {
     places: ByNumber<i32, usize>,
     reasons: ReasonNames,
     describe: Describe,
-    /// Who wrote to a descriptor last: an eventfd is how threads of a process wake each other.
-    writers: ByNumber<i32, usize>,
+    /// Who has written to a descriptor that was not read since, and for what: an eventfd is how threads of a process wake
+    /// each other, and themselves.
+    writers: ByNumber<i32, (usize, Cause)>,
     /// The last interrupt that was posted, and when: for those that no local APIC accepts.
     posted: Option<(u64, Wake)>,
+    /// The bills of the slices of the time that have ended.
+    pub(super) slices: Vec<Bill>,
+    /// Whether a thread encodes what a display shows.
+    has_display: bool,
 }
 
 /// A thread with its bill.
@@ -69,6 +75,11 @@ struct EventLoop {
 
 /// `KVM_RUN`, `_IO(0xae, 0x80)`.
 const KVM_RUN: u64 = 0xae80;
+/// `KVM_GET_DIRTY_LOG` and `KVM_CLEAR_DIRTY_LOG`: which pages the guest has written, of a screen here.
+const DIRTY_LOG: [u64; 2] = [0x4010_ae42, 0xc018_aec0];
+/// `FUTEX_WAKE`, without its flags.
+const FUTEX_WAKE: u64 = 1;
+const FUTEX_COMMAND: u64 = 0x7f;
 /// `KVM_EXIT_IO` and `KVM_EXIT_MMIO`.
 const EXIT_IO: u32 = 2;
 const EXIT_MMIO: u32 = 6;
@@ -76,6 +87,10 @@ const EXIT_MMIO: u32 = 6;
 const AT_ONCE_NS: u64 = 20_000;
 /// How /proc names the descriptor by which threads wake each other.
 const EVENTFD: &str = "eventfd";
+/// And a connection: what is ready to take more has a client that waits.
+pub(super) const SOCKET: &str = "socket";
+/// System calls that give something to their first argument.
+const WRITES: [i64; 4] = [libc_number::WRITE, libc_number::WRITEV, libc_number::SENDTO, libc_number::SENDMSG];
 /// System calls that take something from their first argument.
 const READS: [i64; 6] = [
     libc_number::READ,
@@ -97,11 +112,15 @@ mod libc_number {
         READ 0 63;
         WRITE 1 64;
         READV 19 65;
+        WRITEV 20 66;
+        SENDTO 44 206;
+        SENDMSG 46 211;
         RECVFROM 45 207;
         RECVMSG 47 212;
         ACCEPT 43 202;
         ACCEPT4 288 242;
         IOCTL 16 29;
+        FUTEX 202 98;
     }
 }
 
@@ -121,12 +140,14 @@ impl Watch {
             sent: None,
         };
         Watch {
+            has_display: tasks.iter().any(|task| encodes(&task.name)),
             threads: tasks.into_iter().map(watched).collect(),
             places,
             reasons,
             describe,
             writers: ByNumber::default(),
             posted: None,
+            slices: vec![],
         }
     }
 
@@ -220,23 +241,42 @@ impl Watch {
             return thread.ledger.enter(at, thread.vcpu.run());
         }
         thread.event_loop.returned_ns = None;
-        let descriptor = i32::try_from(arguments[0]).ok();
-        if let Some(descriptor) = descriptor.filter(|_| number == libc_number::WRITE) {
-            self.writers.insert(descriptor, place);
-            return;
+        // The timer that refreshes a display has no event. Its work is known by what it calls.
+        let unknown = Cause::Timeout { device: None };
+        let reads_screen = number == libc_number::IOCTL && DIRTY_LOG.contains(&arguments[1]);
+        let wakes = number == libc_number::FUTEX && arguments[1] & FUTEX_COMMAND == FUTEX_WAKE;
+        if (reads_screen || wakes && self.has_display) && *thread.ledger.state() == unknown {
+            thread.now_known(at, &unknown, &Cause::Timeout { device: Some(Device::Display) });
         }
+        let descriptor = i32::try_from(arguments[0]).ok();
         let unread = Cause::Ready { descriptor: None, by: None };
-        if READS.contains(&number) && !thread.event_loop.has_read && *thread.ledger.state() == unread {
-            let writer = descriptor.and_then(|fd| self.writers.get(&fd)).filter(|writer| **writer != place);
-            let writer = writer.map(|writer| self.threads[*writer].task.name.clone());
-            let kind = (self.describe)(arguments[0]);
+        let is_unread = !thread.event_loop.has_read && *thread.ledger.state() == unread;
+        let (reads, writes) = (READS.contains(&number), WRITES.contains(&number));
+        let kind = if is_unread && (reads || writes) { (self.describe)(arguments[0]) } else { None };
+        if is_unread && (reads || writes && kind.as_deref() == Some(SOCKET)) {
+            let writer = descriptor.filter(|_| kind.as_deref() == Some(EVENTFD));
+            let ready = match writer.and_then(|fd| self.writers.remove(&fd)) {
+                // What it has to do beside, of the same work.
+                Some((writer, work)) if writer == place && is_known(&work) => work,
+                Some((writer, _)) if writer != place => {
+                    Cause::Ready { descriptor: kind, by: Some(self.threads[writer].task.name.clone()) }
+                }
+                _ => Cause::Ready { descriptor: kind, by: None },
+            };
             let thread = &mut self.threads[place];
-            let by = writer.filter(|_| kind.as_deref() == Some(EVENTFD));
-            let ready = Cause::Ready { descriptor: kind, by };
             thread.now_known(at, &unread, &ready);
             thread.event_loop.has_read = true;
         }
+        if let Some(descriptor) = descriptor.filter(|_| number == libc_number::WRITE) {
+            let work = self.threads[place].ledger.state().clone();
+            self.writers.insert(descriptor, (place, work));
+        }
     }
+}
+
+/// Whether it is known what the work is for.
+fn is_known(work: &Cause) -> bool {
+    matches!(work, Cause::Timeout { device: Some(_) } | Cause::Ready { descriptor: Some(_), .. })
 }
 
 impl Watched {

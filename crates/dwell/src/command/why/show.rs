@@ -188,7 +188,9 @@ pub(crate) fn bill(one: &OfSubject, span_ns: u64) -> String {
         let on_host = removal
             .saves_on_host_ns
             .map_or_else(String::new, |ns| format!("; on the host about {}", of_cpu(ns)));
-        text += &output::hanging(&first, &rest, &format!("{}{on_host}", removal.what));
+        let limits = |[low, high]: [u64; 2]| format!(" (95 % interval {} to {})", of_cpu(low), of_cpu(high));
+        let limits = removal.saves_interval_ns.map_or_else(String::new, limits);
+        text += &output::hanging(&first, &rest, &format!("{}{limits}{on_host}", removal.what));
         let further = format!("{rest}       ");
         text += &output::hanging(&format!("{rest}do:    "), &further, &removal.how);
         text += &output::hanging(&format!("{rest}costs: "), &further, &removal.costs);

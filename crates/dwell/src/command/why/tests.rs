@@ -65,7 +65,11 @@ fn an_idle_windows_guest_with_an_hpet() {
     let mut watch = Watch::new(tasks, Default::default(), describe);
     let mut events = vec![];
     (1..=1_000).for_each(|tick_of| tick(tick_of * 1_000_000, &mut events));
-    events.iter().for_each(|event| watch.observe(event));
+    for ticks in events.chunks(events.len() / 10) {
+        ticks.iter().for_each(|event| watch.observe(event));
+        watch.cut();
+    }
+    let slices = watch.take_slices();
     // /proc counts a little more than the events show.
     let threads: BTreeMap<i32, u64> = [(MAIN, 50_500_000), (VCPU, 231_000_000)].into();
     let bill = watch.finish(&Counted { threads, process_ns: 283_000_000, polls: None });
@@ -73,6 +77,8 @@ fn an_idle_windows_guest_with_an_hpet() {
         vmm: Some(&vmm),
         span_ns: SPAN_NS,
         unwatched_ns_per_s: Some(250_000_000),
+        slices: &slices,
+        used_half_width: Some(0.1),
         halt_cost: HALT_COST,
     };
     let removals = removals(&bill, &known);
