@@ -52,6 +52,8 @@ const COLUMNS: [(&str, &str); 7] = [
     ("what for", "cause"),
 ];
 const WAKEUPS: usize = 4;
+/// Lines of a bill that are shown one by one, the largest.
+const MOST_LINES: usize = 30;
 
 /// Of a machine's CPUs there are wakeups.
 fn columns(with_wakeups: bool) -> impl Iterator<Item = Column> {
@@ -160,15 +162,15 @@ pub(crate) fn bill(one: &OfSubject, span_ns: u64) -> String {
     let mut text = output::wrapped(&heading);
     let with_wakeups = pid.is_none();
     let mut table = Table::new(columns(with_wakeups));
-    // What is shown as nothing is one line.
-    let is_small = |line: &&Line| line.cpu_ns < span_ns / 20_000;
-    bill.lines
-        .iter()
-        .filter(|line| !is_small(line))
-        .for_each(|line| table.push(cells(line, span_ns, with_wakeups)));
-    let small: Vec<&Line> = bill.lines.iter().filter(is_small).collect();
+    // What is shown as nothing is one line, and what nobody reads.
+    let is_nothing = |ns: u64| ns < span_ns / 20_000;
+    let is_small = |(place, line): &(usize, &Line)| {
+        is_nothing(line.cpu_ns) || *place >= MOST_LINES && line.cause != Cause::Rest
+    };
+    let (small, shown): (Vec<_>, Vec<_>) = bill.lines.iter().enumerate().partition(is_small);
+    shown.iter().for_each(|(_, line)| table.push(cells(line, span_ns, with_wakeups)));
     if !small.is_empty() {
-        let cpu_ns = small.iter().map(|line| line.cpu_ns).sum::<u64>() as f64;
+        let cpu_ns = small.iter().map(|(_, line)| line.cpu_ns).sum::<u64>() as f64;
         let numbers = [Cell::Share(cpu_ns / span_ns.max(1) as f64), Cell::Nanos(cpu_ns)];
         let missing = std::iter::repeat_n(Cell::Missing, if with_wakeups { 3 } else { 2 });
         let words = [
@@ -187,6 +189,7 @@ pub(crate) fn bill(one: &OfSubject, span_ns: u64) -> String {
         let rest = " ".repeat(first.chars().count());
         let on_host = removal
             .saves_on_host_ns
+            .filter(|ns| !is_nothing(*ns))
             .map_or_else(String::new, |ns| format!("; on the host about {}", of_cpu(ns)));
         let limits = |[low, high]: [u64; 2]| format!(" (95 % interval {} to {})", of_cpu(low), of_cpu(high));
         let limits = removal.saves_interval_ns.map_or_else(String::new, limits);
