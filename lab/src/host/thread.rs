@@ -101,7 +101,7 @@ fn pick(allowed: &[Cpu], siblings: impl Fn(Cpu) -> Vec<Cpu>, vcpus: usize) -> Re
 #[derive(Debug)]
 #[must_use = "the priority is held only while this lives"]
 pub struct Realtime {
-    before: Option<(libc::c_int, libc::sched_param)>,
+    before: Option<(libc::c_int, libc::c_int)>,
     refused: Option<RealtimeError>,
     stays: InThisThread,
 }
@@ -138,40 +138,42 @@ impl Realtime {
 
 impl Drop for Realtime {
     fn drop(&mut self) {
-        if let Some((policy, parameters)) = self.before {
+        if let Some((policy, priority)) = self.before {
             // Going back to where it was is always allowed.
-            let _ = set_scheduler(policy, parameters);
+            let _ = set_scheduler(policy, priority);
         }
     }
 }
 
 /// Returns what was before.
-fn raise(priority: u8) -> io::Result<(libc::c_int, libc::sched_param)> {
+fn raise(priority: u8) -> io::Result<(libc::c_int, libc::c_int)> {
     let before = scheduler()?;
-    let parameters = libc::sched_param { sched_priority: priority.into() };
-    set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, parameters)?;
+    set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority.into())?;
     Ok(before)
 }
 
+// By system call: musl refuses its functions for these. The kernel's `sched_param` is one number, the priority.
+
 #[allow(unsafe_code)]
-fn scheduler() -> io::Result<(libc::c_int, libc::sched_param)> {
+fn scheduler() -> io::Result<(libc::c_int, libc::c_int)> {
     // SAFETY: takes a number and returns one; 0 is the calling thread. The result is checked below.
-    let policy = unsafe { libc::sched_getscheduler(0) };
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    let policy = libc::c_int::try_from(policy).map_err(io::Error::other)?;
     if policy < 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `parameters` outlives the call, and the kernel writes one `sched_param` into it.
-    if unsafe { libc::sched_getparam(0, &raw mut parameters) } < 0 {
+    let mut priority: libc::c_int = 0;
+    // SAFETY: `priority` outlives the call, and the kernel writes one number into it.
+    if unsafe { libc::syscall(libc::SYS_sched_getparam, 0, &raw mut priority) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok((policy, parameters))
+    Ok((policy, priority))
 }
 
 #[allow(unsafe_code)]
-fn set_scheduler(policy: libc::c_int, parameters: libc::sched_param) -> io::Result<()> {
-    // SAFETY: `parameters` outlives the call and is only read; 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    // SAFETY: `priority` outlives the call and is only read; 0 is the calling thread.
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

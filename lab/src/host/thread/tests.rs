@@ -11,9 +11,9 @@ fn priority_is_held_or_its_refusal_explained_and_given_back() {
     let realtime = Realtime::ask(10);
     match realtime.refused() {
         None => {
-            let (policy, parameters) = scheduler().unwrap();
+            let (policy, priority) = scheduler().unwrap();
             assert_eq!(policy & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO);
-            assert_eq!(parameters.sched_priority, 10);
+            assert_eq!(priority, 10);
             let child = std::thread::spawn(|| scheduler().unwrap().0).join().unwrap();
             assert_eq!(child, libc::SCHED_OTHER);
         }
@@ -21,7 +21,7 @@ fn priority_is_held_or_its_refusal_explained_and_given_back() {
     }
     drop(realtime);
     let after = scheduler().unwrap();
-    assert_eq!((after.0, after.1.sched_priority), (before.0, before.1.sched_priority));
+    assert_eq!(after, before);
     let refused = Realtime::ask(100);
     assert!(refused.refused().is_some(), "there is no priority 100");
 }
