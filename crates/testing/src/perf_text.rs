@@ -5,9 +5,10 @@
 //! perf has no words for the events of QEMU's own trace, nor for the beginning of a gap; they are left out.
 
 use dwell_policy::arch::Arch;
-use dwell_trace::event::{Event, EventKind, Interrupt, TracepointKind};
-use dwell_trace::import::perf::{LEAVE, Time};
+use dwell_trace::event::{Event, EventKind, Interrupt};
+use dwell_trace::import::perf::Time;
 use dwell_trace::pairing::Names;
+use dwell_trace::tracepoint::{IDLE_LEFT, TracepointKind};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
@@ -126,7 +127,7 @@ impl fmt::Display for Text<'_> {
             EventKind::ApicAccept { apic } => write!(f, "apicid {apic:x} vec 0 (Fixed|edge)"),
             EventKind::LapicWait { delta } => write!(f, "vcpu 0: delta {delta}"),
             EventKind::CpuIdle { cpu, state } => {
-                write!(f, "state={} cpu_id={cpu}", state.unwrap_or(LEAVE))
+                write!(f, "state={} cpu_id={cpu}", state.unwrap_or(IDLE_LEFT))
             }
             EventKind::GuestHaltPoll { new, old } => {
                 write!(f, "halt_poll_ns {new} ({} {old})", step(new > old))
@@ -135,7 +136,7 @@ impl fmt::Display for Text<'_> {
                 write!(f, "idle_ns=0 window_ns={window_ns} busy_ns=0 halted={}", u8::from(halted))
             }
             EventKind::Reflect { state, residency_ns, limit_ns } => {
-                write!(f, "state={state} residency_ns={residency_ns} limit_ns={limit_ns}")
+                write!(f, "index={state} last_residency_ns={residency_ns} poll_limit_ns={limit_ns}")
             }
             EventKind::Switch { prev, prev_runnable, next } => {
                 write!(f, "prev_comm=- prev_pid={prev} prev_prio=120 ")?;

@@ -2,7 +2,6 @@
 
 use crate::describe::{HOST, TSC_KHZ};
 use crate::pairing::{ReasonNames, TimerPairing, TimerRowWriter};
-use dwell_capture::decode::exit_number;
 use dwell_capture::format;
 use dwell_capture::names::ProcNames;
 use dwell_capture::probe::Probe;
@@ -15,6 +14,7 @@ use dwell_recording::timer::{TimerContents, TimerRows, TimerWriter};
 use dwell_recording::{IdleIncludes, Metadata, WriteError};
 use dwell_trace::event::{Event, TracepointKind};
 use dwell_trace::pairing::{PairedEpisode, Pairing};
+use dwell_trace::tracepoint::exit_number;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -18,4 +18,5 @@ pub mod import;
 pub mod merge;
 pub mod pairing;
 pub mod thread;
+pub mod tracepoint;
 pub mod write;

@@ -13,7 +13,7 @@ use super::assembler::{Assembler, Helper, Instruction, Register, Width};
 use super::btf::{Btf, Kind, Place};
 use super::call::Attach;
 use crate::format::{At, Field, Format};
-use dwell_trace::event::TracepointKind;
+use dwell_trace::tracepoint::{InBpf, TracepointKind};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// What a field is taken from.
@@ -54,84 +54,29 @@ pub(super) struct Maps<'a> {
 }
 
 impl Blueprint {
-    /// Of one kind of tracepoint. The arguments are those of the kernel's `TRACE_EVENT`, in their order.
+    /// Of one kind of tracepoint.
     pub(super) fn of(kind: TracepointKind, btf: &Btf) -> Result<Blueprint, NoBlueprint> {
+        if !kind.has_program() {
+            return Err(NoBlueprint::Kind);
+        }
         let name = kind.to_string();
-        let name = name.split_once(':').map_or("", |(_, name)| name);
-        let field = |argument, structure: &str, path: &[&str]| {
-            let place = btf.field(structure, path);
-            let missing = || NoBlueprint::Missing(format!("{structure}.{}", path.join(".")));
-            place.map(|place| Value::Behind(argument, place)).ok_or_else(missing)
-        };
+        let (category, name) = name.split_once(':').unwrap_or_default();
         let number = |kind, name: String| btf.find(kind, &name).ok_or(NoBlueprint::Missing(name));
         // Each tracepoint of the kernel image has a type of this name; without it there is nothing to attach to.
-        let tracepoint = || number(Kind::Typedef, format!("btf_trace_{name}"));
-        let raw = |fields| {
-            tracepoint()?;
-            Ok(Blueprint { attach: Attach::RawTracepoint(name.to_owned()), fields })
+        let number = match category {
+            "fentry" => number(Kind::Function, name.to_owned())?,
+            _ => number(Kind::Typedef, format!("btf_trace_{name}"))?,
         };
-        // What expires or begins is the first argument.
-        let called = |structure, member| {
-            let function = field(0, structure, &[member])?;
-            let fields = vec![("hrtimer", Value::Argument(0)), ("function", function)];
-            Ok(Blueprint { attach: Attach::TypedTracepoint(tracepoint()?), fields })
+        let fields = kind.fields().iter().filter_map(|field| Some((field.name, field.bpf?)));
+        let fields = fields.map(|(name, of)| Ok((name, value(btf, of, number)?)));
+        let fields = fields.collect::<Result<Vec<_>, NoBlueprint>>()?;
+        let follows = fields.iter().any(|(_, value)| matches!(value, Value::Behind(..)));
+        let attach = match category {
+            "fentry" => Attach::Function(number),
+            _ if follows => Attach::TypedTracepoint(number),
+            _ => Attach::RawTracepoint(name.to_owned()),
         };
-        match kind {
-            TracepointKind::CpuIdle => {
-                raw(vec![("state", Value::Argument(0)), ("cpu_id", Value::Argument(1))])
-            }
-            TracepointKind::GuestHaltPoll => {
-                raw(vec![("new", Value::Argument(1)), ("old", Value::Argument(2))])
-            }
-            TracepointKind::TimerInterrupt
-            | TracepointKind::RescheduleInterrupt
-            | TracepointKind::CallInterrupt
-            | TracepointKind::IpiEntry
-            | TracepointKind::DeviceInterrupt
-            | TracepointKind::TimerInterruptEnd
-            | TracepointKind::RescheduleInterruptEnd
-            | TracepointKind::CallInterruptEnd
-            | TracepointKind::SoftirqEnd => raw(vec![]),
-            TracepointKind::DeviceInterruptEnd => raw(vec![("irq", Value::Argument(0))]),
-            TracepointKind::Softirq => raw(vec![("vec", Value::Argument(0))]),
-            TracepointKind::HrtimerExpire => called("hrtimer", "function"),
-            TracepointKind::TimerExpire => called("timer_list", "function"),
-            TracepointKind::WorkStart => called("work_struct", "func"),
-            TracepointKind::Waking => Ok(Blueprint {
-                attach: Attach::TypedTracepoint(tracepoint()?),
-                fields: vec![
-                    ("pid", field(0, "task_struct", &["pid"])?),
-                    ("target_cpu", field(0, "task_struct", &["thread_info", "cpu"])?),
-                ],
-            }),
-            TracepointKind::Switch => {
-                let tracepoint = tracepoint()?;
-                // Since Linux 5.18 the state is an argument. Before that the task has it, as `state` up to 5.13.
-                let state = match btf.arguments(tracepoint) {
-                    Some(4..) => Value::Argument(3),
-                    _ => field(1, "task_struct", &["__state"])
-                        .or_else(|_| field(1, "task_struct", &["state"]))?,
-                };
-                Ok(Blueprint {
-                    attach: Attach::TypedTracepoint(tracepoint),
-                    fields: vec![
-                        ("preempt", Value::Argument(0)),
-                        ("prev_pid", field(1, "task_struct", &["pid"])?),
-                        ("next_pid", field(2, "task_struct", &["pid"])?),
-                        ("prev_state", state),
-                    ],
-                })
-            }
-            TracepointKind::Reflect => Ok(Blueprint {
-                attach: Attach::Function(number(Kind::Function, name.to_owned())?),
-                fields: vec![
-                    ("index", Value::Argument(1)),
-                    ("last_residency_ns", field(0, "cpuidle_device", &["last_residency_ns"])?),
-                    ("poll_limit_ns", field(0, "cpuidle_device", &["poll_limit_ns"])?),
-                ],
-            }),
-            _ => Err(NoBlueprint::Kind),
-        }
+        Ok(Blueprint { attach, fields })
     }
 
     /// How many bytes a record has.
@@ -210,6 +155,26 @@ impl Blueprint {
         a.set(R0, 0);
         a.exit();
         Some(a.finish())
+    }
+}
+
+/// Where a field is taken from in this kernel, of a tracepoint whose type has this number.
+fn value(btf: &Btf, of: InBpf, tracepoint: u32) -> Result<Value, NoBlueprint> {
+    match of {
+        InBpf::Argument(argument) => Ok(Value::Argument(argument)),
+        InBpf::Behind(argument, structure, path) => {
+            let missing = || NoBlueprint::Missing(format!("{structure}.{}", path.join(".")));
+            btf.field(structure, path).map(|place| Value::Behind(argument, place)).ok_or_else(missing)
+        }
+        InBpf::First(all) => {
+            let count = btf.arguments(tracepoint).and_then(|count| i16::try_from(count).ok()).unwrap_or(0);
+            let is_there = |of: &InBpf| !matches!(of, InBpf::Argument(argument) if *argument >= count);
+            let mut found = all.iter().filter(|of| is_there(of)).map(|of| value(btf, *of, tracepoint));
+            found.find(Result::is_ok).unwrap_or_else(|| match all.last() {
+                Some(last) => value(btf, *last, tracepoint),
+                None => Err(NoBlueprint::Kind),
+            })
+        }
     }
 }
 

@@ -1,13 +1,11 @@
 //! The texts of the tracepoints that are used, as Linux's `TP_printk`, the plugins of perf and trace-cmd, and
-//! `trace-cmd report -R` write them.
+//! `trace-cmd report -R` write them. Where each field is says the [table of tracepoints](crate::tracepoint).
 
 use super::line::{Dialect, TextEvent};
-use crate::event::{EventKind, Interrupt, SystemCall, TracepointKind};
+use crate::event::{EventKind, Interrupt};
 use crate::import::number::{self, digits};
+use crate::tracepoint::{Field, Fields, InText, Places, Sample, TracepointKind, exit_number};
 use dwell_policy::arch::Arch;
-
-/// The state that `power:cpu_idle` names when a CPU leaves idle.
-pub const LEAVE: u32 = u32::MAX;
 
 /// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an
 /// exit that is not by HLT, a system call that cannot wait).
@@ -16,261 +14,167 @@ pub fn parse(
     event: &TextEvent<'_>,
     arch: Option<Arch>,
 ) -> Option<Option<EventKind>> {
-    let parsed = printed(tracepoint, event, arch);
-    if parsed.is_none() && event.dialect == Dialect::Ftrace {
-        return raw(tracepoint, event.text, arch);
-    }
-    parsed
-}
-
-fn printed(
-    tracepoint: TracepointKind,
-    event: &TextEvent<'_>,
-    arch: Option<Arch>,
-) -> Option<Option<EventKind>> {
     let text = event.text;
-    let kind = match tracepoint {
-        TracepointKind::VcpuWakeup => wakeup(text)?,
-        TracepointKind::HaltPoll => host_window(text)?,
-        TracepointKind::Exit => return halt_exit(text),
-        TracepointKind::Entry => EventKind::Entry { vcpu: vcpu_of(text) },
-        TracepointKind::Msr => return msr(text),
-        TracepointKind::Apic => return apic(text),
-        TracepointKind::ApicAccept => {
-            let apic = first_word(text.strip_prefix("apicid ")?);
-            EventKind::ApicAccept { apic: u32::from_str_radix(apic, 16).ok()? }
-        }
-        // Of live bills only.
-        TracepointKind::UserspaceExit
-        | TracepointKind::Port
-        | TracepointKind::Mmio
-        | TracepointKind::LineRaised
-        | TracepointKind::MessageSent
-        | TracepointKind::Ran
-        | TracepointKind::SyntheticTimer
-        | TracepointKind::TimerInterruptEnd
-        | TracepointKind::RescheduleInterruptEnd
-        | TracepointKind::CallInterruptEnd
-        | TracepointKind::DeviceInterruptEnd
-        | TracepointKind::Softirq
-        | TracepointKind::SoftirqEnd
-        | TracepointKind::TimerExpire
-        | TracepointKind::WorkStart => return Some(None),
-        TracepointKind::HvTimerState => {
-            EventKind::HvTimerState { in_use: digits::<u32>(last_field(text, " hv_timer ")?)? != 0 }
-        }
-        TracepointKind::LapicWait => {
-            EventKind::LapicWait { delta: last_field(text, ": delta ")?.parse().ok()? }
-        }
-        TracepointKind::HrtimerStart => EventKind::HrtimerStart {
-            timer: pointer(last_field(text, "hrtimer=")?)?,
-            function: function(last_field(text, " function=")?),
-            // KTIME_MAX and what is before the clock's beginning are of no timer of KVM's.
-            expires_ns: last_field(text, " expires=")?.parse().ok()?,
-        },
-        TracepointKind::HrtimerExpire => EventKind::HrtimerExpire {
-            timer: pointer(last_field(text, "hrtimer=")?)?,
-            function: function(last_field(text, " function=")?),
-        },
-        TracepointKind::CpuIdle => cpu_idle(text)?,
-        TracepointKind::GuestHaltPoll => {
-            let (_, new, old) = window(text)?;
-            EventKind::GuestHaltPoll { new, old }
-        }
-        TracepointKind::DwellIdle => dwell_idle(text)?,
-        TracepointKind::Reflect => reflect(text)?,
-        TracepointKind::Switch => switch(text)?,
-        TracepointKind::ContextSwitch => return context_switch(text, event.tid),
-        TracepointKind::Waking => {
-            let (woken, target) = wakeup_of(text, event.cpu)?;
-            EventKind::Waking { woken, target }
-        }
-        TracepointKind::Wakeup | TracepointKind::WakeupNew => {
-            let (woken, target) = wakeup_of(text, event.cpu)?;
-            EventKind::Wakeup { woken, target }
-        }
-        TracepointKind::Migrate => migrate(text)?,
-        TracepointKind::TimerInterrupt => EventKind::Interrupt(Interrupt::Timer),
-        TracepointKind::RescheduleInterrupt | TracepointKind::CallInterrupt | TracepointKind::IpiEntry => {
-            EventKind::Interrupt(Interrupt::Ipi)
-        }
-        TracepointKind::IpiRaise => return raised(text),
-        TracepointKind::IpiSend => {
-            EventKind::IpiRaise { first: digits(first_word(text.strip_prefix("cpu=")?))?, mask: 1 }
-        }
+    let read = |raw| {
+        let text = Text { text, cpu: event.cpu, arch, raw };
+        Fields::find(tracepoint, &text).ok()?.event(&text, event.cpu.unwrap_or(0))
+    };
+    let printed = match tracepoint {
+        TracepointKind::Exit => halt_exit(text),
+        TracepointKind::Entry => Some(Some(EventKind::Entry { vcpu: vcpu_of(text) })),
+        TracepointKind::ContextSwitch => context_switch(text, event.tid),
+        TracepointKind::IpiRaise => raised(text),
         // The timer of Arm is a device like others.
         TracepointKind::DeviceInterrupt if text.ends_with(" name=arch_timer") => {
-            EventKind::Interrupt(Interrupt::Timer)
+            Some(Some(EventKind::Interrupt(Interrupt::Timer)))
         }
-        TracepointKind::DeviceInterrupt => EventKind::Interrupt(Interrupt::Device),
-        TracepointKind::Enter(call) => enter(call, text)?,
-        TracepointKind::Leave(call) => EventKind::Leave { call, result: result(text)? },
-        TracepointKind::AnyEnter => return any_enter(text, arch),
-        TracepointKind::AnyLeave => return any_leave(text, arch),
+        _ => read(false),
     };
-    Some(Some(kind))
-}
-
-/// `name=value name=value`, as `trace-cmd report -R` writes the fields of a tracepoint.
-fn raw(tracepoint: TracepointKind, text: &str, arch: Option<Arch>) -> Option<Option<EventKind>> {
-    let field = |name: &str| raw_field(text, name);
-    let number = |name: &str| u32::try_from(field(name)?).ok();
-    let id = |name: &str| i32::try_from(field(name)?.cast_signed()).ok();
-    Some(Some(match tracepoint {
-        TracepointKind::VcpuWakeup => EventKind::VcpuWakeup {
-            ns: field("ns")?,
-            waited: field("waited")? != 0,
-            valid: field("valid")? != 0,
-        },
-        TracepointKind::HaltPoll => EventKind::HaltPoll {
-            vcpu: number("vcpu_id")?,
-            grow: field("grow")? != 0,
-            new: number("new")?,
-            old: number("old")?,
-        },
-        TracepointKind::GuestHaltPoll => {
-            EventKind::GuestHaltPoll { new: number("new")?, old: number("old")? }
+    let is_ftraces = event.dialect == Dialect::Ftrace;
+    let found = printed.or_else(|| read(true).filter(|_| is_ftraces))?;
+    Some(found.and_then(|kind| match kind {
+        EventKind::Msr { .. } | EventKind::Call { .. } | EventKind::Return => None,
+        EventKind::Exit { vcpu, reason } => {
+            let is_halt = [0, exit_number(1, 12), exit_number(2, 0x78)].contains(&reason);
+            is_halt.then_some(EventKind::Exit { vcpu, reason: 0 })
         }
-        TracepointKind::Exit => {
-            let is_halt = matches!((field("isa"), field("exit_reason")?), (Some(1), 12) | (Some(2), 0x78));
-            let vcpu = number("vcpu_id").filter(|_| is_halt);
-            return Some(vcpu.map(|vcpu| EventKind::Exit { vcpu: Some(vcpu), reason: 0 }));
-        }
-        TracepointKind::Switch => EventKind::Switch {
-            prev: id("prev_pid")?,
-            prev_runnable: Some(field("prev_state")? & 0xff == 0),
-            next: id("next_pid")?,
-        },
-        TracepointKind::AnyEnter => {
-            let Some(call) = SystemCall::from_number_on(arch, field("id")?.cast_signed()) else {
-                return Some(None);
-            };
-            // The bytes of six longs.
-            let (_, bytes) = text.split_once("args=ARRAY[")?;
-            let bytes = bytes.split(']').next()?.split(", ").skip(8 * call.timeout_argument()).take(8);
-            let bytes: Vec<u8> = bytes.filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-            let argument = bytes.first_chunk()?;
-            let argument = if arch == Some(Arch::S390x) {
-                u64::from_be_bytes(*argument)
-            } else {
-                u64::from_le_bytes(*argument)
-            };
-            EventKind::Enter { call, timeout: call.timeout(argument) }
-        }
-        TracepointKind::AnyLeave => {
-            let Some(call) = SystemCall::from_number_on(arch, field("id")?.cast_signed()) else {
-                return Some(None);
-            };
-            EventKind::Leave { call, result: field("ret")?.cast_signed() }
-        }
-        TracepointKind::Enter(call) => {
-            let (_, arguments) = text.split_once("nr=")?;
-            let (_, argument) =
-                arguments.split_whitespace().nth(1 + call.timeout_argument())?.split_once('=')?;
-            EventKind::Enter { call, timeout: call.timeout(raw_number(argument)?) }
-        }
-        TracepointKind::Leave(call) => EventKind::Leave { call, result: field("ret")?.cast_signed() },
-        _ => return None,
+        kind => Some(kind),
     }))
 }
 
-/// The value of the last ` name=`, or of one at the beginning.
-fn raw_field(text: &str, name: &str) -> Option<u64> {
-    let mut found = None;
-    for (at, _) in text.match_indices(name) {
-        let alone = text.get(..at)?.bytes().next_back().is_none_or(|b| b == b' ');
-        let value = text.get(at + name.len()..).and_then(|rest| rest.strip_prefix('='));
-        found = value.filter(|_| alone).or(found);
+/// The text of a tracepoint.
+struct Text<'a> {
+    text: &'a str,
+    cpu: Option<u32>,
+    arch: Option<Arch>,
+    /// `name=value name=value`, as `trace-cmd report -R` writes the fields.
+    raw: bool,
+}
+
+impl Text<'_> {
+    /// A field by its name, or of perf's plugin by its place: `a:1 [120] S ==> b:2 [120]`, `a:1 [120] CPU:003`, of old
+    /// kernels with `success=1` before the CPU. A task's name may look like a field, so they are sought from the right.
+    fn named(&self, name: &str) -> Option<&str> {
+        let (text, of_plugin) = match self.text.rsplit_once(" ==> ") {
+            Some((prev, next)) => {
+                (if name.starts_with("prev_") { prev } else { next }, !next.starts_with("next_comm="))
+            }
+            None => (self.text, !self.text.contains("pid=")),
+        };
+        match name {
+            "prev_pid" | "next_pid" | "pid" if of_plugin => {
+                Some(text.rsplit_once(" [")?.0.rsplit_once(':')?.1)
+            }
+            "prev_state" if of_plugin => Some(text.rsplit_once("] ")?.1),
+            "target_cpu" if of_plugin => Some(first_word(text.rsplit_once("CPU:")?.1)),
+            _ => {
+                let is_alone =
+                    |at| text.get(..at).is_some_and(|before| before.is_empty() || before.ends_with(' '));
+                let value = |at: usize| text.get(at + name.len()..)?.strip_prefix('=');
+                let mut found = text.rmatch_indices(name).filter(|&(at, _)| is_alone(at));
+                found.find_map(|(at, _)| value(at)).map(first_word)
+            }
+        }
     }
-    raw_number(first_word(found?))
+}
+
+impl Places for Text<'_> {
+    /// The value of a field.
+    type Place = u64;
+
+    fn at(&self, field: &'static Field) -> Option<u64> {
+        let behind = |labels: &[&str]| {
+            let begin = labels.iter().find_map(|label| Some(self.text.find(label)? + label.len()))?;
+            Some(first_word(self.text.get(begin..)?).trim_end_matches([':', ')', ',']))
+        };
+        match field.text {
+            _ if self.raw => {}
+            InText::Named => {}
+            InText::Digits(labels) => return digits(behind(labels)?),
+            InText::Signed(label) => return number(behind(&[label])?),
+            InText::Hexadecimal(labels) => return hexadecimal(behind(labels)?),
+            InText::Bare(labels) => return u64::from_str_radix(behind(labels)?, 16).ok(),
+            InText::Words(words) => {
+                let is_there = |word: &str| {
+                    let mut behind = self.text.split(word).skip(1);
+                    word.is_empty() || behind.any(|rest| rest.is_empty() || rest.starts_with(' '))
+                };
+                return words.iter().find(|(word, _)| is_there(word)).map(|(_, value)| *value);
+            }
+        }
+        match (field.name, self.named(field.name)) {
+            ("args", _) => Some(0),
+            ("target_cpu", None) => Some(self.cpu.unwrap_or(0).into()),
+            (_, None) => None,
+            ("hrtimer", Some(pointer)) => {
+                // ftrace itself writes `000000001a2b3c4d`, which is not the address but as good as one.
+                hexadecimal(pointer).or_else(|| u64::from_str_radix(pointer, 16).ok())
+            }
+            ("function", Some(name)) => Some(function(name)),
+            ("prev_state", Some(letters)) if letters.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+                Some(u64::from(!letters.starts_with('R')))
+            }
+            (_, Some(value)) => number(value),
+        }
+    }
+
+    fn argument(&self, number: usize) -> Option<u64> {
+        // The bytes of six longs.
+        if let Some((_, bytes)) = self.text.split_once("args=ARRAY[") {
+            let bytes = bytes.split(']').next()?.split(", ").skip(8 * number).take(8);
+            let bytes: Vec<u8> = bytes.filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+            let bytes = *bytes.first_chunk()?;
+            let is_big_endian = self.arch == Some(Arch::S390x);
+            return Some(if is_big_endian { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) });
+        }
+        if self.raw {
+            let (_, arguments) = self.text.split_once("nr=")?;
+            return self::number(arguments.split_whitespace().nth(1 + number)?.split_once('=')?.1);
+        }
+        // `NR 271 (7ffe, 1, 0, 0, 8, 0)`.
+        if let Some((_, arguments)) = self.text.strip_prefix("NR ").and_then(|text| text.split_once(" (")) {
+            let argument = arguments.split_once(')')?.0.split(", ").nth(number)?;
+            return u64::from_str_radix(argument, 16).ok();
+        }
+        // `ufds: 0x7ffe, nfds: 0x00000001`, of ftrace `(ufds: 7ffe, nfds: 1)`. Between them a kernel may show what a
+        // pointer points to; that has no colon after a single word.
+        let inside = self.text.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
+        let (_, argument) = inside.unwrap_or(self.text).split(", ").nth(number)?.split_once(": ")?;
+        match inside {
+            Some(_) => u64::from_str_radix(first_word(argument), 16).ok(),
+            None => hexadecimal(argument),
+        }
+    }
+}
+
+impl Sample<u64> for Text<'_> {
+    fn number(&self, value: u64) -> Option<u64> {
+        Some(value)
+    }
+
+    fn u32(&self, value: u64) -> Option<u32> {
+        u32::try_from(value).ok()
+    }
+
+    fn i32(&self, value: u64) -> Option<i32> {
+        i32::try_from(value.cast_signed()).ok()
+    }
+
+    fn nth(&self, _: u64, index: usize) -> Option<u64> {
+        self.argument(index)
+    }
+
+    fn arch(&self) -> Option<Arch> {
+        self.arch
+    }
 }
 
 /// `12`, `-4` in two's complement, `0x1f`.
-fn raw_number(text: &str) -> Option<u64> {
+fn number(text: &str) -> Option<u64> {
     match text.strip_prefix('-') {
         Some(_) => text.parse().ok().map(i64::cast_unsigned),
         None => digits(text).or_else(|| hexadecimal(text)),
     }
-}
-
-/// `idle_ns=812 window_ns=7500 busy_ns=1290 halted=0`.
-fn dwell_idle(text: &str) -> Option<EventKind> {
-    let field = |name| text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    let halted = match field("halted")? {
-        "0" => false,
-        "1" => true,
-        _ => return None,
-    };
-    Some(EventKind::DwellIdle { window_ns: field("window_ns")?.parse().ok()?, halted })
-}
-
-/// `wait time 12345 ns, polling valid`, `poll time 0 ns, polling invalid`.
-fn wakeup(text: &str) -> Option<EventKind> {
-    let (how, rest) = text.split_once(" time ")?;
-    let (ns, rest) = rest.split_once(" ns")?;
-    let waited = match how {
-        "wait" => true,
-        "poll" => false,
-        _ => return None,
-    };
-    let valid = match rest.strip_prefix(", polling ").map(first_word) {
-        Some("valid") => true,
-        Some("invalid") => false,
-        None if rest.is_empty() => true,
-        _ => return None,
-    };
-    Some(EventKind::VcpuWakeup { ns: digits(ns)?, waited, valid })
-}
-
-/// `vcpu 0: halt_poll_ns 20000 (grow 10000)`.
-fn host_window(text: &str) -> Option<EventKind> {
-    let (vcpu, rest) = text.strip_prefix("vcpu ")?.split_once(": ")?;
-    let (grow, new, old) = window(rest)?;
-    Some(EventKind::HaltPoll { vcpu: digits(vcpu)?, grow, new, old })
-}
-
-/// `halt_poll_ns 20000 (grow 10000)`: whether grown, new and old.
-fn window(text: &str) -> Option<(bool, u32, u32)> {
-    let (new, rest) = text.strip_prefix("halt_poll_ns ")?.split_once(" (")?;
-    let (grow, old) = match rest.strip_prefix("grow ") {
-        Some(old) => (true, old),
-        None => (false, rest.strip_prefix("shrink ")?),
-    };
-    Some((grow, digits(new)?, digits(old.split_once(')')?.0)?))
-}
-
-/// `state=1 cpu_id=0`.
-fn cpu_idle(text: &str) -> Option<EventKind> {
-    let (state, cpu) = text.strip_prefix("state=")?.split_once(" cpu_id=")?;
-    let state = Some(digits(state)?).filter(|&state| state != LEAVE);
-    Some(EventKind::CpuIdle { cpu: digits(first_word(cpu))?, state })
-}
-
-/// `state=1 residency_ns=123 limit_ns=50000`, as this crate's export writes it.
-fn reflect(text: &str) -> Option<EventKind> {
-    let (state, rest) = text.strip_prefix("state=")?.split_once(" residency_ns=")?;
-    let (residency, limit) = rest.split_once(" limit_ns=")?;
-    Some(EventKind::Reflect {
-        state: digits(state)?,
-        residency_ns: residency.parse().ok()?,
-        limit_ns: first_word(limit).parse().ok()?,
-    })
-}
-
-/// `prev_comm=a prev_pid=1 … ==> next_comm=b next_pid=2 next_prio=120`, or from perf's plugin
-/// `a:1 [120] S ==> b:2 [120]`. A task's name may look like a field, so they are sought from the right.
-fn switch(text: &str) -> Option<EventKind> {
-    let (prev, next) = text.rsplit_once(" ==> ")?;
-    if next.starts_with("next_comm=") {
-        return Some(EventKind::Switch {
-            prev: id(last_field(prev, "prev_pid=")?)?,
-            prev_runnable: last_field(prev, "prev_state=").map(|state| state.starts_with('R')),
-            next: id(last_field(next, "next_pid=")?)?,
-        });
-    }
-    let pid = |side: &str| id(side.rsplit_once(" [")?.0.rsplit_once(':')?.1);
-    let prev_runnable = prev.rsplit_once("] ").map(|(_, state)| state.starts_with('R'));
-    Some(EventKind::Switch { prev: pid(prev)?, prev_runnable, next: pid(next)? })
 }
 
 /// `OUT preempt next pid/tid: 12/34`, `IN prev pid/tid: 12/34`. Each switch is recorded twice, by the thread
@@ -285,18 +189,6 @@ fn context_switch(text: &str, own: i32) -> Option<Option<EventKind>> {
         _ => return None,
     };
     Some((other == 0).then_some(EventKind::Switch { prev, prev_runnable: None, next }))
-}
-
-/// `comm=a pid=1 prio=120 target_cpu=003`, or from perf's plugin `a:1 [120] CPU:003`; of old kernels with `success=1`
-/// before the CPU.
-fn wakeup_of(text: &str, cpu: Option<u32>) -> Option<(i32, u32)> {
-    if text.contains("pid=") {
-        let target = last_field(text, "target_cpu=").and_then(digits).or(cpu).unwrap_or(0);
-        return Some((id(last_field(text, " pid=")?)?, target));
-    }
-    let (task, rest) = text.rsplit_once(" [")?;
-    let target = last_field(rest, "CPU:").and_then(digits).or(cpu).unwrap_or(0);
-    Some((id(task.rsplit_once(':')?.1)?, target))
 }
 
 /// `target_mask=00000000,00000008 (Rescheduling interrupts)`: words of 32 CPUs, the last of which is the first. Of no
@@ -321,15 +213,6 @@ fn raised(text: &str) -> Option<Option<EventKind>> {
     Some((!none).then_some(EventKind::IpiRaise { first, mask }))
 }
 
-/// `comm=a pid=1 prio=120 orig_cpu=0 dest_cpu=1`.
-fn migrate(text: &str) -> Option<EventKind> {
-    Some(EventKind::Migrate {
-        task: id(last_field(text, " pid=")?)?,
-        from: digits(last_field(text, "orig_cpu=")?)?,
-        to: digits(last_field(text, "dest_cpu=")?)?,
-    })
-}
-
 /// `vcpu 0 reason HLT rip 0x…`, of s390 `00[…]: exit sie icptcode 28 (Wait state)`: this thread runs this vCPU. Kernels before
 /// 5.10 do not name the vCPU.
 fn halt_exit(text: &str) -> Option<Option<EventKind>> {
@@ -343,26 +226,6 @@ pub fn vcpu_of(text: &str) -> Option<u32> {
         return digits(text.split_once('[')?.0);
     }
     digits(first_word(text.strip_prefix("vcpu ")?).trim_end_matches(','))
-}
-
-/// `msr_write 6e0 = 0x27e1f4bbc`, of a write that was refused with ` (#GP)` behind it.
-fn msr(text: &str) -> Option<Option<EventKind>> {
-    let (access, value) = text.split_once(" = ")?;
-    let is_deadline = access == "msr_write 6e0" && !value.ends_with("(#GP)");
-    let value = hexadecimal(value)?;
-    Some(is_deadline.then_some(EventKind::DeadlineWritten { value }))
-}
-
-/// `apic_write APIC_TMICT = 0x1e848`.
-fn apic(text: &str) -> Option<Option<EventKind>> {
-    let (access, value) = text.split_once(" = ")?;
-    let value = hexadecimal(value)?;
-    Some((access == "apic_write APIC_TMICT").then_some(EventKind::CountWritten { value }))
-}
-
-/// `0xffff9c1d4a3b2010`; ftrace itself writes `000000001a2b3c4d`, which is not the address but as good as one.
-fn pointer(text: &str) -> Option<u64> {
-    hexadecimal(text).or_else(|| u64::from_str_radix(text, 16).ok())
 }
 
 /// A function by its address, or by its name: FNV-1a.
@@ -398,51 +261,6 @@ pub fn exit_reason(text: &str) -> Option<&str> {
     if reason.is_empty() { None } else { Some(reason) }
 }
 
-/// `ufds: 0x7ffe, nfds: 0x00000001, timeout_msecs: 0x00000064`: the arguments in their order. Between them a kernel may
-/// show what a pointer points to; that has no colon after a single word.
-fn enter(call: SystemCall, text: &str) -> Option<EventKind> {
-    // ftrace: `(ufds: 7ffe, nfds: 1, …)`.
-    let inside = text.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
-    let (_, argument) = inside.unwrap_or(text).split(", ").nth(call.timeout_argument())?.split_once(": ")?;
-    let argument = match inside {
-        Some(_) => u64::from_str_radix(first_word(argument), 16).ok()?,
-        None => hexadecimal(argument)?,
-    };
-    Some(EventKind::Enter { call, timeout: call.timeout(argument) })
-}
-
-/// `0x1`, `0xfffffffffffffffc`, of ftrace `-> 0x1`.
-fn result(text: &str) -> Option<i64> {
-    hexadecimal(text.strip_prefix("-> ").unwrap_or(text)).map(u64::cast_signed)
-}
-
-/// `NR 271 (7ffe, 1, 0, 0, 8, 0)`.
-fn any_enter(text: &str, arch: Option<Arch>) -> Option<Option<EventKind>> {
-    let (number, arguments) = text.strip_prefix("NR ")?.split_once(" (")?;
-    let Some(call) = SystemCall::from_number_on(arch, number.parse().ok()?) else { return Some(None) };
-    let argument = arguments.split_once(')')?.0.split(", ").nth(call.timeout_argument())?;
-    let timeout = call.timeout(u64::from_str_radix(argument, 16).ok()?);
-    Some(Some(EventKind::Enter { call, timeout }))
-}
-
-/// `NR 271 = 1`.
-fn any_leave(text: &str, arch: Option<Arch>) -> Option<Option<EventKind>> {
-    let (number, result) = text.strip_prefix("NR ")?.split_once(" = ")?;
-    let Some(call) = SystemCall::from_number_on(arch, number.parse().ok()?) else { return Some(None) };
-    Some(Some(EventKind::Leave { call, result: first_word(result).parse().ok()? }))
-}
-
-/// What is after the last ` name=`.
-fn last_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    Some(first_word(text.get(text.rfind(name)?..)?.strip_prefix(name)?))
-}
-
-/// The number of a task. It is -1 where the reader of the events could not see the task.
-fn id(text: &str) -> Option<i32> {
-    let number = text.strip_prefix('-').unwrap_or(text);
-    if number.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
-}
-
 /// Up to the first blank: with `-F +ip` perf puts an address behind the text.
 fn first_word(text: &str) -> &str {
     text.split_whitespace().next().unwrap_or_default()
@@ -455,10 +273,14 @@ fn hexadecimal(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Timeout;
+    use crate::event::{SystemCall, Timeout};
 
     /// The outer `None`: cannot be parsed.
     fn read(name: &str, text: &str) -> Option<Option<EventKind>> {
+        read_on(name, text, Some(Arch::X86_64))
+    }
+
+    fn read_on(name: &str, text: &str, arch: Option<Arch>) -> Option<Option<EventKind>> {
         let event = TextEvent {
             dialect: if name.contains(':') { Dialect::Perf } else { Dialect::Ftrace },
             comm: "",
@@ -470,7 +292,7 @@ mod tests {
             name,
             text,
         };
-        parse(event.tracepoint().expect("a tracepoint of use"), &event, Some(Arch::X86_64))
+        parse(event.tracepoint().expect("a tracepoint of use"), &event, arch)
     }
 
     #[test]
@@ -652,7 +474,8 @@ mod tests {
 
     #[test]
     fn the_numbers_of_system_calls_are_the_architectures() {
-        let leave = |arch, number: &str| any_leave(&format!("NR {number} = 1"), arch).unwrap();
+        let leave =
+            |arch, number: &str| read_on("raw_syscalls:sys_exit", &format!("NR {number} = 1"), arch).unwrap();
         let of = |call| Some(EventKind::Leave { call, result: 1 });
         for (arch, number, kind) in [
             (Some(Arch::X86_64), "22", None),

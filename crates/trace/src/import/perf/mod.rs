@@ -25,7 +25,6 @@ mod line;
 mod names;
 
 pub use events::{EventReader, EventSink, SLACK_NS};
-pub use fields::LEAVE;
 pub use fields::{exit_reason, parse, vcpu_of};
 pub use line::{TextEvent, Time};
 
