@@ -27,7 +27,7 @@
 //! ```
 
 use dwell_machine::{Sysroot, cpu, kernel};
-use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values, field};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Value, field};
 use dwell_recording::{NewFile, NewFileError};
 use dwell_stats::{MeasuredBlock, Measurements};
 use serde_json::json;
@@ -100,14 +100,15 @@ fn write_to<W: Write + Send>(
 ) -> Result<W, TableError> {
     let created_by = concat!("dwell-lab ", env!("CARGO_PKG_VERSION"));
     let mut table = TableWriter::new(out, "dwell_lab", &FIELDS, ZSTD_LEVEL, created_by)?;
-    let mut rows = Rows::default();
+    let mut waiting = vec![];
     for (number, measured) in measurements.blocks.iter().enumerate() {
-        rows.push_block(number, measured);
-        if rows.lines.len() >= rows_per_group {
-            rows.flush(measurements, &mut table)?;
+        waiting.extend(rows(number, measured));
+        if waiting.len() >= rows_per_group {
+            flush(&waiting, measurements, &mut table)?;
+            waiting.clear();
         }
     }
-    rows.flush(measurements, &mut table)?;
+    flush(&waiting, measurements, &mut table)?;
     table.metadata("dwell.lab.format", FORMAT.to_owned());
     table.metadata("dwell.lab", describe(measurements, about).to_string());
     table.finish()
@@ -137,95 +138,53 @@ fn describe(measurements: &Measurements, about: &About) -> serde_json::Value {
     })
 }
 
-/// Rows of a row group: those of a block differ in little.
-#[derive(Default)]
-struct Rows {
-    /// For each row its block, by its place in the measurements, and its figure, by its place in `figures`.
-    lines: Vec<(usize, usize)>,
-    figures: Vec<String>,
-    samples: Vec<u64>,
-    values_ns: Vec<u64>,
-    values: Vec<f64>,
-    /// For each row whether it is a sample.
-    is_sample: Vec<bool>,
+/// A row: the place of its block, its figure, and either which sample of the block it is and its value, or the figure's value.
+struct Row<'a> {
+    block: usize,
+    figure: &'a str,
+    sample: Option<(u64, u64)>,
+    value: Option<f64>,
 }
 
-impl Rows {
-    fn push_block(&mut self, number: usize, measured: &MeasuredBlock) {
-        let sample = self.figure("sample");
-        for (place, value_ns) in (0u64..).zip(&measured.block.samples_ns) {
-            self.lines.push((number, sample));
-            self.is_sample.push(true);
-            self.samples.push(place);
-            self.values_ns.push(*value_ns);
-        }
-        let own = measured.block.figures.iter().map(|(name, value)| (name.as_ref(), *value));
-        let others = measured.load.into_iter().flat_map(|d| [("foreign", d.foreign), ("steal", d.steal)]);
-        let block_ns = ("block_ns", measured.elapsed.as_nanos() as f64);
-        for (name, value) in own.chain(others).chain([block_ns, ("sequence", measured.sequence as f64)]) {
-            let figure = self.figure(name);
-            self.lines.push((number, figure));
-            self.is_sample.push(false);
-            self.values.push(value);
-        }
-    }
-
-    fn figure(&mut self, name: &str) -> usize {
-        self.figures.iter().position(|figure| figure == name).unwrap_or_else(|| {
-            self.figures.push(name.to_owned());
-            self.figures.len() - 1
-        })
-    }
-
-    fn flush<W: Write + Send>(
-        &mut self,
-        measurements: &Measurements,
-        table: &mut TableWriter<W>,
-    ) -> Result<(), TableError> {
-        let Rows { lines, figures, samples, values_ns, values, is_sample } = std::mem::take(self);
-        if lines.is_empty() {
-            return Ok(());
-        }
-        let is_value: Vec<bool> = is_sample.iter().map(|is_sample| !is_sample).collect();
-        let of_block = OfBlock { lines: &lines, measurements };
-        let (mut samples, mut values_ns, mut values) = (Some(samples), Some(values_ns), Some(values));
-        table.row_group(FIELDS.map(|field| field.name).into_iter().map(|name| match name {
-            "sample" => (Values::Unsigned(samples.take().unwrap_or_default()), Some(is_sample.as_slice())),
-            "value_ns" => {
-                (Values::Unsigned(values_ns.take().unwrap_or_default()), Some(is_sample.as_slice()))
-            }
-            "value" => (Values::Real(values.take().unwrap_or_default()), Some(is_value.as_slice())),
-            "complete" => (Values::Flag(of_block.column(|block| block.round < measurements.rounds)), None),
-            "block" => (Values::Unsigned(lines.iter().map(|(block, _)| *block as u64).collect()), None),
-            "figure" => (Values::Text(lines.iter().map(|line| figures[line.1].as_str()).collect()), None),
-            "round" => (Values::Unsigned(of_block.column(|block| block.round.into())), None),
-            "pass" => (Values::Unsigned(of_block.column(|block| block.pass.into())), None),
-            "attempt" => (Values::Unsigned(of_block.column(|block| block.attempt.into())), None),
-            name => (Values::Text(of_block.column(|block| text(measurements, block, name))), None),
-        }))
-    }
+fn rows(block: usize, measured: &MeasuredBlock) -> impl Iterator<Item = Row<'_>> {
+    let samples = (0u64..).zip(measured.block.samples_ns.iter().copied());
+    let samples =
+        samples.map(move |sample| Row { block, figure: "sample", sample: Some(sample), value: None });
+    let own = measured.block.figures.iter().map(|(name, value)| (name.as_ref(), *value));
+    let others = measured.load.into_iter().flat_map(|d| [("foreign", d.foreign), ("steal", d.steal)]);
+    let block_ns = ("block_ns", measured.elapsed.as_nanos() as f64);
+    let figures = own.chain(others).chain([block_ns, ("sequence", measured.sequence as f64)]);
+    samples.chain(figures.map(move |(figure, value)| Row { block, figure, sample: None, value: Some(value) }))
 }
 
-/// Columns that are the same in all rows of a block.
-struct OfBlock<'a> {
-    lines: &'a [(usize, usize)],
-    measurements: &'a Measurements,
-}
-
-impl<'a> OfBlock<'a> {
-    fn column<T>(&self, value: impl Fn(&'a MeasuredBlock) -> T) -> Vec<T> {
-        self.lines.iter().map(|(block, _)| value(&self.measurements.blocks[*block])).collect()
+fn flush<W: Write + Send>(
+    rows: &[Row<'_>],
+    measurements: &Measurements,
+    table: &mut TableWriter<W>,
+) -> Result<(), TableError> {
+    if rows.is_empty() {
+        return Ok(());
     }
-}
-
-fn text<'a>(measurements: &'a Measurements, block: &MeasuredBlock, name: &str) -> &'a str {
-    let arm = &measurements.arms[block.arm];
-    match name {
-        "experiment" => &measurements.name,
-        "arm" => &arm.name,
-        "role" => arm.role.name(),
-        _ => block.status.name(),
-    }
+    let block = |row: &Row<'_>| &measurements.blocks[row.block];
+    let arm = |row: &Row<'_>| &measurements.arms[block(row).arm];
+    table.row_group(
+        rows,
+        [
+            &|_| Some(measurements.name.as_str().into()),
+            &|row| Some(arm(row).name.as_str().into()),
+            &|row| Some(arm(row).role.name().into()),
+            &|row| Some(block(row).round.into()),
+            &|row| Some(block(row).pass.into()),
+            &|row| Some(Value::Flag(block(row).round < measurements.rounds)),
+            &|row| Some((row.block as u64).into()),
+            &|row| Some(block(row).attempt.into()),
+            &|row| Some(block(row).status.name().into()),
+            &|row| Some(row.figure.into()),
+            &|row| Some(row.sample?.0.into()),
+            &|row| Some(row.sample?.1.into()),
+            &|row| row.value.map(Value::Real),
+        ],
+    )
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use crate::costs::{Unusable, Usable, fits, label_of, possible};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, guest, host};
-use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values as Column, field};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Value, field};
 use dwell_recording::{
     Cells, FORMAT_KEY, Metadata, OpenError, Reader, SKETCH_FORMAT, TableReadError, TableReader,
 };
@@ -716,20 +716,20 @@ impl Sketch {
         let created_by = concat!("dwell-fleet ", env!("CARGO_PKG_VERSION"));
         let mut table = TableWriter::new(out, "sketch", &FIELDS, 9, created_by)?;
         let lines = self.lines();
-        let texts = |text: &dyn Fn(&Line<'_>) -> bool| -> Vec<bool> { lines.iter().map(text).collect() };
-        let (layered, with_setting) =
-            (texts(&|line| line.layer.is_some()), texts(&|line| line.setting.is_some()));
-        let present: Vec<Vec<bool>> = (0..6).map(|at| texts(&|line| line.numbers[at].is_some())).collect();
-        let mut columns = vec![
-            (Column::Text(lines.iter().map(|line| line.part).collect()), None),
-            (Column::Text(lines.iter().filter_map(|line| line.layer).collect()), Some(&layered[..])),
-            (Column::Text(lines.iter().filter_map(|line| line.setting).collect()), Some(&with_setting[..])),
-        ];
-        for (at, present) in present.iter().enumerate() {
-            let numbers = lines.iter().filter_map(|line| line.numbers[at]).collect();
-            columns.push((Column::Unsigned(numbers), Some(&present[..])));
-        }
-        table.row_group(columns)?;
+        table.row_group(
+            &lines,
+            [
+                &|line| Some(line.part.into()),
+                &|line| line.layer.map(Value::from),
+                &|line| line.setting.map(Value::from),
+                &|line| line.numbers[0].map(Value::from),
+                &|line| line.numbers[1].map(Value::from),
+                &|line| line.numbers[2].map(Value::from),
+                &|line| line.numbers[3].map(Value::from),
+                &|line| line.numbers[4].map(Value::from),
+                &|line| line.numbers[5].map(Value::from),
+            ],
+        )?;
         table.metadata(FORMAT_KEY, SKETCH_FORMAT.to_owned());
         table.metadata(HEADER_KEY, serde_json::json!(self.header).to_string());
         table.finish()
@@ -777,11 +777,7 @@ impl Sketch {
             rules.insert(layer_of(text)?.name(), RuleCosts { version, settings, today });
         }
         let (mut lengths, mut cut_short, mut pairs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let rows = match &cells[0] {
-            Cells::Text(parts) => parts.len(),
-            Cells::Unsigned(_) => 0,
-        };
-        for row in 0..rows {
+        for row in 0..cells[0].rows() {
             let text =
                 |at: usize| cells[at].text(row).ok_or_else(|| format!("row {row}: no `{}`", FIELDS[at].name));
             let number = |at: usize| {

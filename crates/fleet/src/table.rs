@@ -1,9 +1,9 @@
 //! Costs as a table, a row for each recording: the Parquet file of `dwell fleet -o`, and what the Python
 //! package returns.
 
-use crate::costs::Question;
+use crate::costs::{Costs, Question};
 use crate::folder::Row;
-use dwell_recording::table::{Field, Kind, TableError, TableWriter, Values, field};
+use dwell_recording::table::{Field, Kind, TableError, TableWriter, Value, field};
 use std::io::Write;
 
 /// The columns. Those of a recording that does not count are null, and `error` has the reason.
@@ -44,44 +44,29 @@ pub fn write<W: Write + Send>(out: W, question: &Question, rows: &[Row]) -> Resu
 }
 
 fn row_group<W: Write + Send>(table: &mut TableWriter<W>, rows: &[Row]) -> Result<(), TableError> {
-    let costs = || rows.iter().filter_map(|row| row.costs.as_ref().ok());
-    let counts: Vec<bool> = rows.iter().map(|row| row.costs.is_ok()).collect();
-    let fails: Vec<bool> = counts.iter().map(|counts| !counts).collect();
-    let has = |has: &dyn Fn(&crate::Costs) -> bool| -> Vec<bool> {
-        rows.iter().map(|row| row.costs.as_ref().is_ok_and(has)).collect()
-    };
-    let (classed, has_today) = (has(&|costs| costs.class.is_some()), has(&|costs| costs.today.is_some()));
-    let today: Vec<String> =
-        costs().filter_map(|costs| costs.today.as_ref()).map(ToString::to_string).collect();
+    fn costs(row: &Row) -> Option<&Costs> {
+        row.costs.as_ref().ok()
+    }
     // Every number fits: `Question::costs` refuses those that do not.
-    let signed = |number: &dyn Fn(&crate::Costs) -> u64| {
-        Values::Signed(costs().map(|costs| number(costs).cast_signed()).collect())
-    };
-    let lists: Vec<Vec<i64>> =
-        costs().map(|costs| costs.cost_ns.iter().map(|cost| cost.cast_signed()).collect()).collect();
-    let with_first = has(&|costs| costs.first.is_some());
-    let first: Vec<Vec<i64>> = costs()
-        .filter_map(|costs| costs.first.as_ref())
-        .map(|first| first.numbers().iter().map(|number| number.cast_signed()).collect())
-        .collect();
-    table.row_group([
-        (Values::Text(rows.iter().map(|row| row.vm.as_str()).collect()), None),
-        (Values::Text(rows.iter().map(|row| row.recording.as_str()).collect()), None),
-        (Values::Text(costs().map(|costs| costs.layer.name()).collect()), Some(&counts[..])),
-        (Values::Text(costs().filter_map(|costs| costs.class.as_deref()).collect()), Some(&classed[..])),
-        (signed(&|costs| costs.episodes), Some(&counts[..])),
-        (signed(&|costs| costs.idlers), Some(&counts[..])),
-        (signed(&|costs| costs.span_ns), Some(&counts[..])),
-        (signed(&|costs| costs.optimum_ns), Some(&counts[..])),
-        (signed(&|costs| costs.today_ns), Some(&counts[..])),
-        (Values::Text(today.iter().map(String::as_str).collect()), Some(&has_today[..])),
-        (Values::SignedList(first.iter().map(Vec::as_slice).collect()), Some(&with_first[..])),
-        (Values::SignedList(lists.iter().map(Vec::as_slice).collect()), Some(&counts[..])),
-        (
-            Values::Text(
-                rows.iter().filter_map(|row| row.costs.as_ref().err().map(String::as_str)).collect(),
-            ),
-            Some(&fails[..]),
-        ),
-    ])
+    let signed = |number: u64| Some(Value::Signed(number.cast_signed()));
+    let list =
+        |numbers: &[u64]| Value::SignedList(numbers.iter().map(|number| number.cast_signed()).collect());
+    table.row_group(
+        rows,
+        [
+            &|row| Some(row.vm.as_str().into()),
+            &|row| Some(row.recording.as_str().into()),
+            &|row| Some(costs(row)?.layer.name().into()),
+            &|row| Some(costs(row)?.class.as_deref()?.into()),
+            &|row| signed(costs(row)?.episodes),
+            &|row| signed(costs(row)?.idlers),
+            &|row| signed(costs(row)?.span_ns),
+            &|row| signed(costs(row)?.optimum_ns),
+            &|row| signed(costs(row)?.today_ns),
+            &|row| Some(Value::Text(costs(row)?.today.as_ref()?.to_string().into())),
+            &|row| Some(list(costs(row)?.first.as_ref()?.numbers())),
+            &|row| Some(list(&costs(row)?.cost_ns)),
+            &|row| Some(row.costs.as_ref().err()?.as_str().into()),
+        ],
+    )
 }

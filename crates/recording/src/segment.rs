@@ -6,7 +6,7 @@
 //! what each idle time costs.
 
 use crate::open::OpenError;
-use crate::table::{Field, Kind, TableError, TableWriter, Values};
+use crate::table::{Field, Kind, TableError, TableWriter, Value};
 use crate::table_reader::{TableReadError, TableReader};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -180,36 +180,31 @@ impl Segments {
     pub(crate) fn to_table(&self, zstd_level: i32) -> Result<Vec<u8>, TableError> {
         let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
         let mut table = TableWriter::new(vec![], "segments", &FIELDS, zstd_level, created_by)?;
-        let rows = &self.rows;
-        let unsigned = |of: &dyn Fn(&Segment) -> u64| Values::Unsigned(rows.iter().map(of).collect());
-        let task = |row: &Segment| self.tasks.get(row.task as usize).map_or("", String::as_str);
-        let cause = |row: &Segment| match row.cause {
-            Cause::Task { .. } => "task",
-            Cause::Timer { .. } => "timer",
-            Cause::Interrupt { .. } => "interrupt",
-            Cause::Preempted => "preempted",
-            Cause::Unknown => "unknown",
-        };
-        let waker = |row: &Segment| match row.cause {
-            Cause::Task { waker, .. } => Some(u64::from(waker)),
-            _ => None,
-        };
-        let optional = |of: &dyn Fn(&Segment) -> Option<u64>| -> (Vec<u64>, Vec<bool>) {
-            (rows.iter().filter_map(of).collect(), rows.iter().map(|row| of(row).is_some()).collect())
-        };
-        let (wakers, has_waker) = optional(&waker);
-        let (woken, has_woken) = optional(&|row| self.woken_ns(row));
-        let (halted, has_halted) = optional(&|row| row.halted.map(u64::from));
-        table.row_group([
-            (Values::Text(rows.iter().map(task).collect()), None),
-            (unsigned(&|row| row.cpu.into()), None),
-            (unsigned(&|row| row.start_ns), None),
-            (unsigned(&|row| row.run_ns), None),
-            (Values::Text(rows.iter().map(cause).collect()), None),
-            (Values::Unsigned(wakers), Some(&has_waker[..])),
-            (Values::Unsigned(woken), Some(&has_woken[..])),
-            (Values::Unsigned(halted), Some(&has_halted[..])),
-        ])?;
+        table.row_group(
+            &self.rows,
+            [
+                &|row| Some(self.tasks.get(row.task as usize).map_or("", String::as_str).into()),
+                &|row| Some(row.cpu.into()),
+                &|row| Some(row.start_ns.into()),
+                &|row| Some(row.run_ns.into()),
+                &|row| {
+                    let cause = match row.cause {
+                        Cause::Task { .. } => "task",
+                        Cause::Timer { .. } => "timer",
+                        Cause::Interrupt { .. } => "interrupt",
+                        Cause::Preempted => "preempted",
+                        Cause::Unknown => "unknown",
+                    };
+                    Some(cause.into())
+                },
+                &|row| match row.cause {
+                    Cause::Task { waker, .. } => Some(waker.into()),
+                    _ => None,
+                },
+                &|row| self.woken_ns(row).map(Value::from),
+                &|row| row.halted.map(|halted| u32::from(halted).into()),
+            ],
+        )?;
         table.finish()
     }
 }

@@ -7,6 +7,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
+use std::borrow::Cow;
 use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
@@ -58,40 +59,48 @@ pub const fn field(name: &'static str, kind: Kind, required: bool) -> Field {
     Field { name, kind, required }
 }
 
-/// The values of one column in one row group, without those that are not known.
+/// One value of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Values<'a> {
+pub enum Value<'a> {
     /// Of [`Kind::Text`].
-    Text(Vec<&'a str>),
+    Text(Cow<'a, str>),
     /// Of [`Kind::Unsigned`].
-    Unsigned(Vec<u64>),
+    Unsigned(u64),
     /// Of [`Kind::Signed`].
-    Signed(Vec<i64>),
-    /// Of [`Kind::SignedList`]; none is empty.
-    SignedList(Vec<&'a [i64]>),
+    Signed(i64),
+    /// Of [`Kind::SignedList`]; not empty.
+    SignedList(Vec<i64>),
     /// Of [`Kind::Real`].
-    Real(Vec<f64>),
+    Real(f64),
     /// Of [`Kind::Flag`].
-    Flag(Vec<bool>),
+    Flag(bool),
 }
 
-impl Values<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Values::Text(texts) => texts.len(),
-            Values::Unsigned(numbers) => numbers.len(),
-            Values::Signed(numbers) => numbers.len(),
-            Values::SignedList(lists) => lists.len(),
-            Values::Real(numbers) => numbers.len(),
-            Values::Flag(flags) => flags.len(),
-        }
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Value<'a> {
+        Value::Text(text.into())
     }
 }
+
+impl From<u64> for Value<'_> {
+    fn from(number: u64) -> Self {
+        Value::Unsigned(number)
+    }
+}
+
+impl From<u32> for Value<'_> {
+    fn from(number: u32) -> Self {
+        Value::Unsigned(number.into())
+    }
+}
+
+/// What a column has in a row; `None`: nothing is known.
+pub type Of<'a, R> = &'a dyn Fn(&'a R) -> Option<Value<'a>>;
 
 /// A table could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the table")]
-pub struct TableError(#[source] Box<dyn Error + Send + Sync>);
+pub struct TableError(#[source] pub(crate) Box<dyn Error + Send + Sync>);
 
 impl From<ParquetError> for TableError {
     fn from(error: ParquetError) -> TableError {
@@ -101,7 +110,8 @@ impl From<ParquetError> for TableError {
 
 /// A table on its way into a Parquet file, row group by row group.
 pub struct TableWriter<W: Write + Send> {
-    file: SerializedFileWriter<W>,
+    pub(crate) file: SerializedFileWriter<W>,
+    fields: Vec<Field>,
 }
 
 impl<W: Write + Send> TableWriter<W> {
@@ -116,44 +126,68 @@ impl<W: Write + Send> TableWriter<W> {
         zstd_level: i32,
         created_by: &str,
     ) -> Result<TableWriter<W>, TableError> {
-        let fields = || fields.iter().copied();
-        let properties = Arc::new(properties(fields(), zstd_level, created_by)?);
-        Ok(TableWriter { file: SerializedFileWriter::new(out, schema(name, fields())?, properties)? })
+        let properties = Arc::new(properties(fields, zstd_level, created_by)?);
+        let file = SerializedFileWriter::new(out, schema(name, fields)?, properties)?;
+        Ok(TableWriter { file, fields: fields.to_owned() })
     }
 
-    /// Appends a row group: for each column, in their order, its values, and for one that is not required
-    /// which rows have one. A column is taken after the one before it is written.
+    /// Appends a row group: for each column, in their order, what it has in each row.
     ///
     /// # Errors
-    /// Where a column is of another kind or has another number of rows than the first, and what writing fails with.
-    pub fn row_group<'v>(
+    /// Where a value is of another kind than its column, one that is required is not there or a list is empty, and
+    /// what writing fails with.
+    pub fn row_group<'r, R, const N: usize>(
         &mut self,
-        columns: impl IntoIterator<Item = (Values<'v>, Option<&'v [bool]>)>,
+        rows: &'r [R],
+        columns: [Of<'r, R>; N],
     ) -> Result<(), TableError> {
         let mut group = self.file.next_row_group()?;
-        for (values, present) in columns {
-            let has = present.map(|rows| rows.iter().filter(|&&has| has).count());
-            if let Some(has) = has.filter(|&has| has != values.len()) {
-                let what = format!("a column has {} values and {has} rows with one", values.len());
-                return Err(TableError(what.into()));
-            }
-            let levels: Option<Vec<i16>> =
-                present.map(|rows| rows.iter().map(|&has| i16::from(has)).collect());
-            let levels = levels.as_deref();
-            match values {
-                Values::Text(texts) => {
-                    let texts: Vec<ByteArray> = texts.into_iter().map(ByteArray::from).collect();
-                    write_column::<_, ByteArrayType>(&mut group, &texts, levels)?;
+        for (field, of) in self.fields.iter().zip(columns) {
+            let (mut texts, mut integers, mut reals, mut flags) = (vec![], vec![], vec![], vec![]);
+            let (mut levels, mut repeated) = (vec![], vec![]);
+            // A list that is there is one level further than one that is null, and an element one further than that.
+            let element = if field.required { 1 } else { 2 };
+            for row in rows {
+                let value = of(row);
+                match &value {
+                    Some(Value::SignedList(list)) => {
+                        levels.extend(list.iter().map(|_| element));
+                        repeated.extend((0..list.len()).map(|at| i16::from(at > 0)));
+                    }
+                    value => {
+                        levels.push(i16::from(value.is_some()));
+                        repeated.push(0);
+                    }
                 }
-                Values::Unsigned(numbers) => {
+                match (field.kind, value) {
+                    (_, None) if !field.required => {}
+                    (Kind::Text, Some(Value::Text(text))) => texts.push(ByteArray::from(&*text)),
                     // Parquet stores unsigned integers as signed ones of the same bits.
-                    let numbers: Vec<i64> = numbers.into_iter().map(u64::cast_signed).collect();
-                    write_column::<_, Int64Type>(&mut group, &numbers, levels)?;
+                    (Kind::Unsigned, Some(Value::Unsigned(number))) => integers.push(number.cast_signed()),
+                    (Kind::Signed, Some(Value::Signed(number))) => integers.push(number),
+                    (Kind::SignedList, Some(Value::SignedList(list))) if !list.is_empty() => {
+                        integers.extend(list);
+                    }
+                    (Kind::Real, Some(Value::Real(number))) => reals.push(number),
+                    (Kind::Flag, Some(Value::Flag(flag))) => flags.push(flag),
+                    (_, value) => {
+                        let Field { name, kind, .. } = field;
+                        let what = format!("{value:?} in column `{name}`, which has {}", kind.describe());
+                        return Err(TableError(what.into()));
+                    }
                 }
-                Values::Signed(numbers) => write_column::<_, Int64Type>(&mut group, &numbers, levels)?,
-                Values::SignedList(lists) => write_lists(&mut group, &lists, present)?,
-                Values::Real(numbers) => write_column::<_, DoubleType>(&mut group, &numbers, levels)?,
-                Values::Flag(flags) => write_column::<_, BoolType>(&mut group, &flags, levels)?,
+            }
+            let optional = (!field.required).then_some(levels.as_slice());
+            match field.kind {
+                Kind::Text => write_column::<_, ByteArrayType>(&mut group, &texts, optional)?,
+                Kind::Unsigned | Kind::Signed => {
+                    write_column::<_, Int64Type>(&mut group, &integers, optional)?
+                }
+                Kind::SignedList => {
+                    write::<_, Int64Type>(&mut group, &integers, Some(&levels), Some(&repeated))?
+                }
+                Kind::Real => write_column::<_, DoubleType>(&mut group, &reals, optional)?,
+                Kind::Flag => write_column::<_, BoolType>(&mut group, &flags, optional)?,
             }
         }
         group.close()?;
@@ -175,13 +209,13 @@ impl<W: Write + Send> TableWriter<W> {
 }
 
 /// The schema `name` with these columns.
-pub(crate) fn schema(name: &str, fields: impl IntoIterator<Item = Field>) -> Result<TypePtr, ParquetError> {
-    let field = |field: Field| {
+fn schema(name: &str, fields: &[Field]) -> Result<TypePtr, ParquetError> {
+    let field = |field: &Field| {
         let (physical, logical) = match field.kind {
             Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
             Kind::Unsigned => (Physical::INT64, Some(LogicalType::integer(64, false))),
             Kind::Signed => (Physical::INT64, None),
-            Kind::SignedList => return list(field),
+            Kind::SignedList => return list(*field),
             Kind::Real => (Physical::DOUBLE, None),
             Kind::Flag => (Physical::BOOLEAN, None),
         };
@@ -189,7 +223,7 @@ pub(crate) fn schema(name: &str, fields: impl IntoIterator<Item = Field>) -> Res
         let built = Type::primitive_type_builder(field.name, physical);
         built.with_logical_type(logical).with_repetition(repetition).build().map(Arc::new)
     };
-    let fields = fields.into_iter().map(field).collect::<Result<_, _>>()?;
+    let fields = fields.iter().map(field).collect::<Result<_, _>>()?;
     Ok(Arc::new(Type::group_type_builder(name).with_fields(fields).build()?))
 }
 
@@ -206,17 +240,13 @@ fn list(field: Field) -> Result<TypePtr, ParquetError> {
 
 /// How these columns are packed: zstd of this level, dictionaries for texts, differences of integers. An error where
 /// there is no such level.
-pub(crate) fn properties(
-    fields: impl IntoIterator<Item = Field>,
-    zstd_level: i32,
-    created_by: &str,
-) -> Result<WriterProperties, ParquetError> {
+fn properties(fields: &[Field], zstd_level: i32, created_by: &str) -> Result<WriterProperties, ParquetError> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(zstd_level)?))
         .set_created_by(created_by.to_owned())
         .set_dictionary_enabled(false)
         .set_statistics_enabled(EnabledStatistics::Chunk);
-    let pack = |properties: parquet::file::properties::WriterPropertiesBuilder, field: Field| {
+    let pack = |properties: parquet::file::properties::WriterPropertiesBuilder, field: &Field| {
         let path = match field.kind {
             Kind::SignedList => vec![field.name.to_owned(), "list".to_owned(), "element".to_owned()].into(),
             _ => ColumnPath::from(field.name),
@@ -229,7 +259,7 @@ pub(crate) fn properties(
             Kind::Real | Kind::Flag => properties.set_column_encoding(path, Encoding::PLAIN),
         }
     };
-    Ok(fields.into_iter().fold(properties, pack).build())
+    Ok(fields.iter().fold(properties, pack).build())
 }
 
 /// Writes the next column of a row group: the values there are, and of a column that is not required, for each row 1
@@ -239,44 +269,19 @@ pub(crate) fn write_column<W: Write + Send, T: DataType>(
     values: &[T::T],
     levels: Option<&[i16]>,
 ) -> Result<(), ParquetError> {
-    let mut column =
-        group.next_column()?.ok_or_else(|| ParquetError::General("schema has too few columns".to_owned()))?;
-    column.typed::<T>().write_batch(values, levels, None)?;
-    column.close()
+    write::<W, T>(group, values, levels, None)
 }
 
-/// Writes the next column of a row group, of lists: those there are, and of a column that is not required
-/// which rows have one. An error for an empty list, and where the schema has no further column.
-fn write_lists<W: Write + Send>(
+/// The same of lists too: what is `repeated` is a further element.
+fn write<W: Write + Send, T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, W>,
-    lists: &[&[i64]],
-    present: Option<&[bool]>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+    repeated: Option<&[i16]>,
 ) -> Result<(), ParquetError> {
-    if lists.iter().any(|list| list.is_empty()) {
-        return Err(ParquetError::General("a list is empty".to_owned()));
-    }
-    // A list that is there is one level further than one that is null, and an element one further than that.
-    let element = if present.is_some() { 2 } else { 1 };
-    let mut rest = lists.iter();
-    let (mut numbers, mut levels, mut repeated) = (vec![], vec![], vec![]);
-    let rows = present.map_or(lists.len(), <[bool]>::len);
-    for row in 0..rows {
-        match rest.as_slice().first().filter(|_| present.is_none_or(|present| present[row])) {
-            Some(list) => {
-                numbers.extend_from_slice(list);
-                levels.extend(list.iter().map(|_| element));
-                repeated.extend((0..list.len()).map(|at| i16::from(at > 0)));
-                rest.next();
-            }
-            None => {
-                levels.push(0);
-                repeated.push(0);
-            }
-        }
-    }
     let mut column =
         group.next_column()?.ok_or_else(|| ParquetError::General("schema has too few columns".to_owned()))?;
-    column.typed::<Int64Type>().write_batch(&numbers, Some(&levels), Some(&repeated))?;
+    column.typed::<T>().write_batch(values, levels, repeated)?;
     column.close()
 }
 
@@ -290,16 +295,17 @@ mod tests {
         Field { name: "ns", kind: Kind::Unsigned, required: false },
     ];
 
-    fn table(ns: Values<'_>) -> Result<Vec<u8>, TableError> {
+    fn table(ns: Option<Value<'static>>) -> Result<Vec<u8>, TableError> {
         let mut table = TableWriter::new(vec![], "test", &FIELDS, 3, "test")?;
-        table.row_group([(Values::Text(vec!["a", "b"]), None), (ns, Some(&[false, true][..]))])?;
+        let rows = [("a", None), ("b", ns)];
+        table.row_group(&rows, [&|row| Some(row.0.into()), &|row| row.1.clone()])?;
         table.metadata("key", "text".to_owned());
         table.finish()
     }
 
     #[test]
     fn rows_without_a_value_are_null() {
-        let bytes = table(Values::Unsigned(vec![u64::MAX])).unwrap();
+        let bytes = table(Some(u64::MAX.into())).unwrap();
         let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
         let rows: Vec<String> =
             reader.get_row_iter(None).unwrap().map(|row| row.unwrap().to_string()).collect();
@@ -315,9 +321,9 @@ mod tests {
             Field { name: "some", kind: Kind::SignedList, required: false },
         ];
         let mut table = TableWriter::new(vec![], "test", &LISTS, 3, "test").unwrap();
-        let (a, b): (&[i64], &[i64]) = (&[1, 2, 3], &[-4]);
-        let some = (Values::SignedList(vec![b]), Some(&[false, true][..]));
-        table.row_group([(Values::SignedList(vec![a, b]), None), some]).unwrap();
+        let rows = [vec![1, 2, 3], vec![-4]];
+        let list = |list: &Vec<i64>| Some(Value::SignedList(list.clone()));
+        table.row_group(&rows, [&list, &|row| list(row).filter(|_| row.len() == 1)]).unwrap();
         let reader = SerializedFileReader::new(bytes::Bytes::from(table.finish().unwrap())).unwrap();
         let rows: Vec<String> =
             reader.get_row_iter(None).unwrap().map(|row| row.unwrap().to_string()).collect();
@@ -325,10 +331,17 @@ mod tests {
     }
 
     #[test]
-    fn a_column_with_another_number_of_values_is_an_error() {
-        for ns in [vec![], vec![1, 2, 3]] {
-            let error = table(Values::Unsigned(ns)).unwrap_err();
-            assert!(error.source().is_some(), "{error}");
+    fn a_value_of_another_kind_and_an_empty_list_are_errors() {
+        for value in [Value::Flag(true), Value::Signed(1), Value::SignedList(vec![])] {
+            let error = table(Some(value)).unwrap_err();
+            assert!(
+                error.source().is_some_and(|source| source.to_string().contains("in column `ns`")),
+                "{error}"
+            );
         }
+        const LIST: [Field; 1] = [Field { name: "all", kind: Kind::SignedList, required: true }];
+        let mut table = TableWriter::new(vec![], "test", &LIST, 3, "test").unwrap();
+        assert!(table.row_group(&[()], [&|()| Some(Value::SignedList(vec![]))]).is_err());
+        assert!(table.row_group(&[()], [&|()| None]).is_err());
     }
 }

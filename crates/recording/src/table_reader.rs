@@ -1,7 +1,7 @@
 //! Small tables out of a Parquet file, as [`TableWriter`](crate::table::TableWriter) writes them.
 
 use crate::chunk::Scratch;
-use crate::decode::{Failure, Input, guard};
+use crate::decode::{Failure, Input, Translator, guard};
 use crate::open::{self, OpenError};
 use crate::reader::{ReadError, RowGroups};
 use crate::storage::Storage;
@@ -14,17 +14,33 @@ use std::path::Path;
 /// The values of one column, a row each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cells {
-    /// Of [`Kind::Text`].
-    Text(Vec<Option<String>>),
-    /// Of [`Kind::Unsigned`].
+    /// Of [`Kind::Text`]: the texts of each row group, and which of them each row has.
+    Text(Vec<String>, Vec<Option<u32>>),
+    /// Of integers; those with a sign have the same bits.
     Unsigned(Vec<Option<u64>>),
 }
 
 impl Cells {
+    /// None yet, of a column.
+    pub(crate) fn of(field: &Field) -> Cells {
+        match field.kind {
+            Kind::Text => Cells::Text(vec![], vec![]),
+            _ => Cells::Unsigned(vec![]),
+        }
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        match self {
+            Cells::Text(_, cells) => cells.len(),
+            Cells::Unsigned(cells) => cells.len(),
+        }
+    }
+
     /// The text of a row, where the column is of texts and the row has one.
     pub fn text(&self, row: usize) -> Option<&str> {
         match self {
-            Cells::Text(cells) => cells.get(row)?.as_deref(),
+            Cells::Text(texts, cells) => Some(texts.get((*cells.get(row)?)? as usize)?),
             Cells::Unsigned(_) => None,
         }
     }
@@ -33,8 +49,43 @@ impl Cells {
     pub fn number(&self, row: usize) -> Option<u64> {
         match self {
             Cells::Unsigned(cells) => *cells.get(row)?,
-            Cells::Text(_) => None,
+            Cells::Text(..) => None,
         }
+    }
+
+    fn fill(&mut self, input: Input, rows: usize) -> Result<(), Failure> {
+        match self {
+            Cells::Unsigned(numbers) => input.optional(rows, &mut Scratch::default(), numbers),
+            Cells::Text(texts, cells) => {
+                let mut numbers = Translator::new(|text| {
+                    let number = u32::try_from(texts.len()).map_err(|_| "too many texts".to_owned())?;
+                    texts.push(text.to_owned());
+                    Ok(number)
+                });
+                input.texts(rows, &mut Scratch::default(), |text| {
+                    cells.push(text.map(|text| numbers.get(text)).transpose()?);
+                    Ok(())
+                })
+            }
+        }
+    }
+}
+
+impl RowGroups {
+    /// Appends a row group to the cells of columns, of which the places in the file are known.
+    pub(crate) fn fill(
+        &self,
+        row_group: usize,
+        fields: &[Field],
+        places: &[Option<usize>],
+        columns: &mut [Cells],
+    ) -> Result<(), ReadError> {
+        let rows = self.rows(row_group)?;
+        for ((field, &place), cells) in fields.iter().zip(places).zip(columns) {
+            guard(|| cells.fill(self.input(row_group, place)?, rows))
+                .map_err(|failure| self.error(row_group, field.name, failure))?;
+        }
+        Ok(())
     }
 }
 
@@ -100,34 +151,15 @@ impl TableReader {
             let what = format!("there are {all} rows, and at most {most} are read");
             return Err(OpenError::Contradiction { path: self.path().to_owned(), what }.into());
         }
-        let mut columns = vec![];
-        for (field, place) in fields.iter().zip(places) {
-            let mut cells = match field.kind {
-                Kind::Text => Cells::Text(vec![]),
-                _ => Cells::Unsigned(vec![]),
-            };
-            for (row_group, &rows) in rows.iter().enumerate() {
-                guard(|| fill(self.groups.input(row_group, place)?, rows, &mut cells))
-                    .map_err(|failure| self.groups.error(row_group, field.name, failure))?;
-            }
-            columns.push(cells);
+        let mut columns: Vec<Cells> = fields.iter().map(Cells::of).collect();
+        for row_group in 0..rows.len() {
+            self.groups.fill(row_group, fields, &places, &mut columns)?;
         }
         Ok(columns)
     }
 
     fn footer(&self) -> &ParquetMetaData {
         self.groups.file.metadata()
-    }
-}
-
-fn fill(input: Input, rows: usize, cells: &mut Cells) -> Result<(), Failure> {
-    match cells {
-        Cells::Text(texts) => input.texts(rows, &mut Scratch::default(), |text| {
-            let text = text.map(|text| std::str::from_utf8(text).map(str::to_owned)).transpose();
-            texts.push(text.map_err(|_| "the text is not UTF-8".to_owned())?);
-            Ok(())
-        }),
-        Cells::Unsigned(numbers) => input.optional(rows, &mut Scratch::default(), numbers),
     }
 }
 
@@ -145,7 +177,7 @@ pub enum TableReadError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{TableWriter, Values};
+    use crate::table::TableWriter;
 
     const FIELDS: [Field; 2] = [
         Field { name: "name", kind: Kind::Text, required: true },
@@ -155,12 +187,9 @@ mod tests {
     fn written() -> Vec<u8> {
         let mut table = TableWriter::new(vec![], "test", &FIELDS, 3, "test").unwrap();
         for names in [["a", "b"], ["c", "a"]] {
-            let present = [false, true];
-            let columns = [
-                (Values::Text(names.to_vec()), None),
-                (Values::Unsigned(vec![u64::MAX]), Some(&present[..])),
-            ];
-            table.row_group(columns).unwrap();
+            let last = names[1];
+            let ns = |name: &&str| (*name == last).then_some(u64::MAX.into());
+            table.row_group(&names, [&|name| Some((*name).into()), &ns]).unwrap();
         }
         table.metadata("key", "[1, 2]".to_owned());
         table.finish().unwrap()

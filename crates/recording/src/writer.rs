@@ -7,18 +7,17 @@ use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
 use crate::open::MOST_IDLERS;
 use crate::segment::{Place, SEGMENTS_KEY, Segments};
-use crate::table::{properties, schema, write_column};
+use crate::table::{Field, TableError, TableWriter, write_column};
 use bytes::Bytes;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Value of `dwell.format` in what this crate writes, and the only one that it reads.
 pub const FORMAT: &str = "1";
@@ -140,7 +139,7 @@ impl Default for Packing {
 /// # }
 /// ```
 pub struct Writer<W: Write + Send> {
-    file: SerializedFileWriter<W>,
+    file: TableWriter<W>,
     metadata: Metadata,
     contents: Contents,
     idlers: Idlers,
@@ -172,13 +171,8 @@ impl Writer<NewFile> {
 impl<W: Write + Send> Writer<W> {
     /// Begins a recording that is written to `out`.
     pub fn new(out: W, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
-        let frame = |source: ParquetError| WriteError::Frame { part: "schema", source: source.into() };
-        let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
-        let properties = Arc::new(properties(fields(), packing.zstd_level, created_by).map_err(frame)?);
-        let schema = schema("dwell", fields()).map_err(frame)?;
-        let file = SerializedFileWriter::new(out, schema, properties).map_err(frame)?;
         Ok(Writer {
-            file,
+            file: begin(out, &fields().collect::<Vec<_>>(), packing)?,
             metadata,
             contents: Contents::default(),
             idlers: Idlers::default(),
@@ -253,36 +247,54 @@ impl<W: Write + Send> Writer<W> {
         if !self.rows.idler.is_empty() {
             self.flush()?;
         }
-        let frame = |source: ParquetError| WriteError::Frame { part: "metadata", source: source.into() };
-        let json = |source: serde_json::Error| WriteError::Metadata { source: source.into() };
-        let pairs = [
-            (FORMAT_KEY, FORMAT.to_owned()),
-            (METADATA_KEY, serde_json::to_string(&self.metadata).map_err(json)?),
-            (CONTENTS_KEY, serde_json::to_string(&self.contents).map_err(json)?),
-        ];
-        if let Some(segments) = self.segments {
+        let Writer { mut file, metadata, contents, zstd_level, segments, .. } = self;
+        if let Some(segments) = segments {
             let frame = |source| WriteError::Frame { part: "segments", source };
-            let table = segments.to_table(self.zstd_level).map_err(|source| frame(source.into()))?;
-            let offset = self.file.bytes_written() as u64;
+            let table = segments.to_table(zstd_level).map_err(|TableError(source)| frame(source))?;
+            let offset = file.file.bytes_written() as u64;
             let place = Place { offset, bytes: table.len() as u64, causes: segments.shares() };
-            self.file.write_all(&table).map_err(|source| frame(source.into()))?;
-            let place = serde_json::to_string(&place).map_err(json)?;
-            self.file.append_key_value_metadata(KeyValue::new(SEGMENTS_KEY.to_owned(), place));
+            file.file.write_all(&table).map_err(|source| frame(source.into()))?;
+            file.metadata(SEGMENTS_KEY, json(&place)?);
         }
-        for (key, value) in pairs {
-            self.file.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
-        }
-        Ok((self.contents, self.file.into_inner().map_err(frame)?))
+        let out = end(file, &metadata, (CONTENTS_KEY, &contents))?;
+        Ok((contents, out))
     }
 
     fn flush(&mut self) -> Result<(), WriteError> {
-        let row_group = self.file.flushed_row_groups().len();
+        let row_group = self.file.file.flushed_row_groups().len();
         let names: Vec<ByteArray> =
             self.contents.idlers.iter().map(|idler| ByteArray::from(idler.name.as_str())).collect();
-        let result = write_rows(&mut self.file, &self.rows, &names);
+        let result = write_rows(&mut self.file.file, &self.rows, &names);
         self.rows.clear();
         result.map_err(|source| WriteError::RowGroup { row_group, source: source.into() })
     }
+}
+
+/// Begins a recording of any kind.
+pub(crate) fn begin<W: Write + Send>(
+    out: W,
+    fields: &[Field],
+    packing: Packing,
+) -> Result<TableWriter<W>, WriteError> {
+    let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
+    TableWriter::new(out, "dwell", fields, packing.zstd_level, created_by)
+        .map_err(|TableError(source)| WriteError::Frame { part: "schema", source })
+}
+
+/// Ends a recording of any kind: with its metadata, and its contents under their key.
+pub(crate) fn end<W: Write + Send>(
+    mut file: TableWriter<W>,
+    metadata: &impl Serialize,
+    (key, contents): (&str, &impl Serialize),
+) -> Result<W, WriteError> {
+    file.metadata(FORMAT_KEY, FORMAT.to_owned());
+    file.metadata(METADATA_KEY, json(metadata)?);
+    file.metadata(key, json(contents)?);
+    file.finish().map_err(|TableError(source)| WriteError::Frame { part: "metadata", source })
+}
+
+fn json(value: &impl Serialize) -> Result<String, WriteError> {
+    serde_json::to_string(value).map_err(|source| WriteError::Metadata { source: source.into() })
 }
 
 /// An idler of one [`Writer`], by [`Writer::idler`].

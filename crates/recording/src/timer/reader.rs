@@ -1,12 +1,12 @@
 //! Timers and exits out of a Parquet file.
 
 use super::{EXIT, ExitRow, FIELDS, Mechanism, TIMER, TimerContents, TimerPart, TimerRow};
-use crate::chunk::Scratch;
-use crate::decode::{Failure, Input, Translator, guard};
+use crate::decode::Failure;
 use crate::metadata::{Metadata, TimeRecorded};
 use crate::open::{OpenError, Opened};
 use crate::reader::{ReadError, RowGroups};
 use crate::storage::Storage;
+use crate::table_reader::Cells;
 use dwell_policy::Owner;
 use dwell_policy::timer::{Fire, VcpuState};
 use std::collections::HashMap;
@@ -84,14 +84,10 @@ impl TimerReader {
     /// # Errors
     /// [`ReadError`], which names the row and the column.
     pub fn read(&self, row_group: usize) -> Result<TimerRows, ReadError> {
-        let rows = self.groups.rows(row_group)?;
-        let mut columns = Table::default();
-        for (at, field) in FIELDS.iter().enumerate() {
-            guard(|| self.read_column(row_group, at, rows, &mut columns))
-                .map_err(|failure| self.groups.error(row_group, field.name, failure))?;
-        }
+        let mut columns = FIELDS.each_ref().map(Cells::of);
+        self.groups.fill(row_group, &FIELDS, &self.places, &mut columns)?;
         let mut found = TimerRows::default();
-        for row in 0..rows {
+        for row in 0..columns[0].rows() {
             self.row(row, &columns, &mut found).map_err(|(column, what)| {
                 self.groups.error(row_group, column, Failure::Value { row, what })
             })?;
@@ -99,77 +95,74 @@ impl TimerReader {
         Ok(found)
     }
 
-    fn read_column(
+    fn row(
         &self,
-        row_group: usize,
-        at: usize,
-        rows: usize,
-        table: &mut Table,
-    ) -> Result<(), Failure> {
-        let input = self.groups.input(row_group, self.places.get(at).copied().flatten())?;
-        let Table { scratch, .. } = table;
-        match FIELDS[at].name {
-            "kind" => named(input, rows, scratch, &mut table.kind, |name| match name {
-                TIMER => Ok(true),
-                EXIT => Ok(false),
-                _ => Err(format!("`{name}` is no kind of row")),
-            }),
-            "vcpu" => named(input, rows, scratch, &mut table.vcpu, |name| {
-                let number = self.vcpus.get(name).copied();
-                number.ok_or_else(|| format!("vCPU `{name}` is not in the list of vCPUs"))
-            }),
-            "at_ns" => input.unsigned(rows, scratch, &mut table.at_ns),
-            "mechanism" => known(input, rows, scratch, &mut table.mechanism, Mechanism::ALL, Mechanism::name),
-            "expires_ns" => input.optional(rows, scratch, &mut table.expires_ns),
-            "fired_ns" => input.optional(rows, scratch, &mut table.fired_ns),
-            "armed_on" => input.optional(rows, scratch, &mut table.armed_on),
-            "fired_on" => input.optional(rows, scratch, &mut table.fired_on),
-            "vcpu_on" => input.optional(rows, scratch, &mut table.vcpu_on),
-            "state" => known(input, rows, scratch, &mut table.state, VcpuState::ALL, VcpuState::name),
-            "fire" => known(input, rows, scratch, &mut table.fire, Fire::ALL, Fire::name),
-            "entered_ns" => input.optional(rows, scratch, &mut table.entered_ns),
-            "late_tsc" => input.optional(rows, scratch, &mut table.late_tsc),
-            "duration_ns" => input.optional(rows, scratch, &mut table.duration_ns),
-            "reason" => named(input, rows, scratch, &mut table.reason, |name| {
-                let number = self.reasons.get(name).copied();
-                number.ok_or_else(|| format!("exit reason `{name}` is not in the list of reasons"))
-            }),
-            _ => known(input, rows, scratch, &mut table.cause, TimerPart::ALL, TimerPart::name),
-        }
-    }
-
-    fn row(&self, row: usize, table: &Table, found: &mut TimerRows) -> Result<(), (&'static str, String)> {
+        row: usize,
+        columns: &[Cells; FIELDS.len()],
+        found: &mut TimerRows,
+    ) -> Result<(), (&'static str, String)> {
+        let [
+            kind,
+            vcpu,
+            at_ns,
+            mechanism,
+            expires_ns,
+            fired_ns,
+            armed_on,
+            fired_on,
+            vcpu_on,
+            state,
+            fire,
+            entered_ns,
+            late_tsc,
+            duration_ns,
+            reason,
+            cause,
+        ] = columns;
         let null = |column| move || (column, "null, where there must be a value".to_owned());
-        let vcpu = table.vcpu.get(row).copied().flatten().ok_or_else(null("vcpu"))?;
-        let at_ns = table.at_ns.get(row).copied().unwrap_or(0);
-        let last_ns = if table.kind.get(row).copied().flatten().ok_or_else(null("kind"))? {
-            let timer = TimerRow {
-                vcpu,
-                armed_ns: at_ns,
-                mechanism: get(&table.mechanism, row),
-                expires_ns: get(&table.expires_ns, row),
-                fired_ns: get(&table.fired_ns, row),
-                armed_on: cpu(&table.armed_on, row, "armed_on")?,
-                fired_on: cpu(&table.fired_on, row, "fired_on")?,
-                vcpu_on: cpu(&table.vcpu_on, row, "vcpu_on")?,
-                state: get(&table.state, row),
-                fire: get(&table.fire, row),
-                entered_ns: get(&table.entered_ns, row),
-                late_tsc: get(&table.late_tsc, row).map(u64::cast_signed),
-            };
-            timer.check()?;
-            found.timers.push(timer);
-            timer.last_ns()
-        } else {
-            let exit = ExitRow {
-                vcpu,
-                start_ns: at_ns,
-                duration_ns: get(&table.duration_ns, row).ok_or_else(null("duration_ns"))?,
-                reason: get(&table.reason, row).ok_or_else(null("reason"))?,
-                cause: get(&table.cause, row),
-            };
-            found.exits.push(exit);
-            exit.last_ns()
+        let name = vcpu.text(row).ok_or_else(null("vcpu"))?;
+        let unknown = || ("vcpu", format!("vCPU `{name}` is not in the list of vCPUs"));
+        let vcpu = self.vcpus.get(name).copied().ok_or_else(unknown)?;
+        let at_ns = at_ns.number(row).ok_or_else(null("at_ns"))?;
+        let cpu = |column: &'static str, cells: &Cells| {
+            let number =
+                |cpu: u64| u32::try_from(cpu).map_err(|_| (column, format!("{cpu} is no number of a CPU")));
+            cells.number(row).map(number).transpose()
+        };
+        let last_ns = match kind.text(row).ok_or_else(null("kind"))? {
+            TIMER => {
+                let timer = TimerRow {
+                    vcpu,
+                    armed_ns: at_ns,
+                    mechanism: known("mechanism", mechanism.text(row), Mechanism::ALL, Mechanism::name)?,
+                    expires_ns: expires_ns.number(row),
+                    fired_ns: fired_ns.number(row),
+                    armed_on: cpu("armed_on", armed_on)?,
+                    fired_on: cpu("fired_on", fired_on)?,
+                    vcpu_on: cpu("vcpu_on", vcpu_on)?,
+                    state: known("state", state.text(row), VcpuState::ALL, VcpuState::name)?,
+                    fire: known("fire", fire.text(row), Fire::ALL, Fire::name)?,
+                    entered_ns: entered_ns.number(row),
+                    late_tsc: late_tsc.number(row).map(u64::cast_signed),
+                };
+                timer.check()?;
+                found.timers.push(timer);
+                timer.last_ns()
+            }
+            EXIT => {
+                let name = reason.text(row).ok_or_else(null("reason"))?;
+                let unknown = || ("reason", format!("exit reason `{name}` is not in the list of reasons"));
+                let exit = ExitRow {
+                    vcpu,
+                    start_ns: at_ns,
+                    duration_ns: duration_ns.number(row).ok_or_else(null("duration_ns"))?,
+                    reason: self.reasons.get(name).copied().ok_or_else(unknown)?,
+                    cause: known("cause", cause.text(row), TimerPart::ALL, TimerPart::name)?,
+                };
+                found.exits.push(exit);
+                exit.last_ns()
+            }
+            other => return Err(("kind", format!("`{other}` is no kind of row"))),
         };
         match self.contents.first_ns.zip(self.contents.last_ns) {
             Some((first, last)) if first <= at_ns && last_ns <= last => Ok(()),
@@ -191,67 +184,15 @@ pub(super) fn span_ns(metadata: &Metadata<Owner>, rows: Option<(u64, u64)>) -> u
     time.map_or(0, TimeRecorded::ns)
 }
 
-/// The columns of a row group. `kind` is true for a timer.
-#[derive(Default)]
-struct Table {
-    kind: Vec<Option<bool>>,
-    vcpu: Vec<Option<u32>>,
-    at_ns: Vec<u64>,
-    mechanism: Vec<Option<Mechanism>>,
-    expires_ns: Vec<Option<u64>>,
-    fired_ns: Vec<Option<u64>>,
-    armed_on: Vec<Option<u64>>,
-    fired_on: Vec<Option<u64>>,
-    vcpu_on: Vec<Option<u64>>,
-    state: Vec<Option<VcpuState>>,
-    fire: Vec<Option<Fire>>,
-    entered_ns: Vec<Option<u64>>,
-    late_tsc: Vec<Option<u64>>,
-    duration_ns: Vec<Option<u64>>,
-    reason: Vec<Option<u32>>,
-    cause: Vec<Option<TimerPart>>,
-    scratch: Scratch,
-}
-
-fn get<T: Copy>(column: &[Option<T>], row: usize) -> Option<T> {
-    column.get(row).copied().flatten()
-}
-
-fn cpu(
-    column: &[Option<u64>],
-    row: usize,
-    name: &'static str,
-) -> Result<Option<u32>, (&'static str, String)> {
-    let number = |cpu: u64| u32::try_from(cpu).map_err(|_| (name, format!("{cpu} is no number of a CPU")));
-    get(column, row).map(number).transpose()
-}
-
-/// A column of texts that mean something.
-fn named<T: Copy>(
-    input: Input,
-    rows: usize,
-    scratch: &mut Scratch,
-    out: &mut Vec<Option<T>>,
-    translate: impl FnMut(&str) -> Result<T, String>,
-) -> Result<(), Failure> {
-    let mut names = Translator::new(translate);
-    input.texts(rows, scratch, |name| {
-        out.push(name.map(|name| names.get(name)).transpose()?);
-        Ok(())
-    })
-}
-
-/// A column of names of a few values.
+/// What a text of a column means.
 fn known<T: Copy, const N: usize>(
-    input: Input,
-    rows: usize,
-    scratch: &mut Scratch,
-    out: &mut Vec<Option<T>>,
+    column: &'static str,
+    text: Option<&str>,
     all: [T; N],
     name: impl Fn(T) -> &'static str,
-) -> Result<(), Failure> {
-    named(input, rows, scratch, out, |text| {
-        let found = all.into_iter().find(|&value| name(value) == text);
-        found.ok_or_else(|| format!("`{text}` is none of {}", all.map(&name).join(", ")))
-    })
+) -> Result<Option<T>, (&'static str, String)> {
+    let Some(text) = text else { return Ok(None) };
+    let found = all.into_iter().find(|&value| name(value) == text);
+    let unknown = || (column, format!("`{text}` is none of {}", all.map(&name).join(", ")));
+    found.ok_or_else(unknown).map(Some)
 }

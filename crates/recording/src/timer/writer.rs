@@ -1,14 +1,12 @@
 //! Timers and exits into a Parquet file.
 
 use super::{EXIT, ExitRow, FIELDS, TIMER, TIMERS_KEY, TimerContents, TimerRow, VcpuRows};
-use super::{Mechanism, TimerPart};
 use crate::metadata::Metadata;
 use crate::newfile::NewFile;
-use crate::table::{TableError, TableWriter, Values};
-use crate::writer::{FORMAT, FORMAT_KEY, METADATA_KEY};
+use crate::table::{TableError, TableWriter, Value};
+use crate::writer::{begin, end};
 use crate::{Packing, WriteError};
 use dwell_policy::Owner;
-use dwell_policy::timer::{Fire, VcpuState};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
@@ -24,7 +22,6 @@ pub struct TimerWriter<W: Write + Send> {
     vcpus: HashMap<String, u32>,
     reasons: HashMap<String, u32>,
     rows: Vec<Row>,
-    row_groups: usize,
     rows_per_group: usize,
     pushed: u64,
 }
@@ -62,17 +59,13 @@ impl<W: Write + Send> TimerWriter<W> {
     /// # Errors
     /// What writing fails with.
     pub fn new(out: W, metadata: Metadata<Owner>, packing: Packing) -> Result<Self, WriteError> {
-        let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
-        let file = TableWriter::new(out, "dwell", &FIELDS, packing.zstd_level, created_by)
-            .map_err(|source| WriteError::Frame { part: "schema", source: source.into() })?;
         Ok(TimerWriter {
-            file,
+            file: begin(out, &FIELDS, packing)?,
             metadata,
             contents: TimerContents::default(),
             vcpus: HashMap::new(),
             reasons: HashMap::new(),
             rows: vec![],
-            row_groups: 0,
             rows_per_group: packing.rows_per_group.max(1),
             pushed: 0,
         })
@@ -156,23 +149,16 @@ impl<W: Write + Send> TimerWriter<W> {
         if !self.rows.is_empty() {
             self.flush()?;
         }
-        let json = |source: serde_json::Error| WriteError::Metadata { source: source.into() };
-        self.file.metadata(FORMAT_KEY, FORMAT.to_owned());
-        self.file.metadata(METADATA_KEY, serde_json::to_string(&self.metadata).map_err(json)?);
-        self.file.metadata(TIMERS_KEY, serde_json::to_string(&self.contents).map_err(json)?);
-        let frame = |source: TableError| WriteError::Frame { part: "metadata", source: source.into() };
-        Ok((self.contents, self.file.finish().map_err(frame)?))
+        let TimerWriter { file, metadata, contents, .. } = self;
+        let out = end(file, &metadata, (TIMERS_KEY, &contents))?;
+        Ok((contents, out))
     }
 
     fn flush(&mut self) -> Result<(), WriteError> {
-        let TimerWriter { file, contents, rows, row_groups, .. } = self;
-        let result = write(file, contents, rows);
-        rows.clear();
-        let failed =
-            |source: TableError| WriteError::RowGroup { row_group: *row_groups, source: source.into() };
-        result.map_err(failed)?;
-        *row_groups += 1;
-        Ok(())
+        let row_group = self.file.file.flushed_row_groups().len();
+        let result = write(&mut self.file, &self.contents, &self.rows);
+        self.rows.clear();
+        result.map_err(|TableError(source)| WriteError::RowGroup { row_group, source })
     }
 }
 
@@ -201,59 +187,32 @@ fn write<W: Write + Send>(
     contents: &TimerContents,
     rows: &[Row],
 ) -> Result<(), TableError> {
-    let vcpu = |number: u32| contents.vcpus.get(number as usize).map_or("", |vcpu| vcpu.name.as_str());
-    let reason = |number: u32| contents.reasons.get(number as usize).map_or("", String::as_str);
-    let kinds = rows.iter().map(|row| if row.timer().is_some() { TIMER } else { EXIT }).collect();
-    let vcpus = rows.iter().map(|row| match row {
-        Row::Timer(TimerRow { vcpu: number, .. }) | Row::Exit(ExitRow { vcpu: number, .. }) => vcpu(*number),
-    });
-    let times = rows.iter().map(|row| match row {
-        Row::Timer(TimerRow { armed_ns: ns, .. }) | Row::Exit(ExitRow { start_ns: ns, .. }) => *ns,
-    });
-    let required = [Values::Text(kinds), Values::Text(vcpus.collect()), Values::Unsigned(times.collect())];
-    let optional: [Optional<'_>; 13] = [
-        Optional::text(rows, |row| row.timer()?.mechanism.map(Mechanism::name)),
-        Optional::number(rows, |row| row.timer()?.expires_ns),
-        Optional::number(rows, |row| row.timer()?.fired_ns),
-        Optional::number(rows, |row| row.timer()?.armed_on.map(u64::from)),
-        Optional::number(rows, |row| row.timer()?.fired_on.map(u64::from)),
-        Optional::number(rows, |row| row.timer()?.vcpu_on.map(u64::from)),
-        Optional::text(rows, |row| row.timer()?.state.map(VcpuState::name)),
-        Optional::text(rows, |row| row.timer()?.fire.map(Fire::name)),
-        Optional::number(rows, |row| row.timer()?.entered_ns),
-        Optional::of(rows, Values::Signed, |row| row.timer()?.late_tsc),
-        Optional::number(rows, |row| Some(row.exit()?.duration_ns)),
-        Optional::text(rows, |row| Some(reason(row.exit()?.reason))),
-        Optional::text(rows, |row| row.exit()?.cause.map(TimerPart::name)),
-    ];
-    let (values, present): (Vec<_>, Vec<_>) =
-        optional.into_iter().map(|Optional { values, present }| (values, present)).unzip();
-    let optional = values.into_iter().zip(present.iter().map(|present| Some(present.as_slice())));
-    file.row_group(required.into_iter().map(|values| (values, None)).chain(optional))
-}
-
-/// The values of a column that are known, and which rows have one.
-struct Optional<'a> {
-    values: Values<'a>,
-    present: Vec<bool>,
-}
-
-impl<'a> Optional<'a> {
-    fn of<T>(
-        rows: &'a [Row],
-        values: impl FnOnce(Vec<T>) -> Values<'a>,
-        value: impl Fn(&'a Row) -> Option<T>,
-    ) -> Optional<'a> {
-        let all: Vec<Option<T>> = rows.iter().map(value).collect();
-        let present = all.iter().map(Option::is_some).collect();
-        Optional { values: values(all.into_iter().flatten().collect()), present }
-    }
-
-    fn text(rows: &'a [Row], value: impl Fn(&'a Row) -> Option<&'a str>) -> Optional<'a> {
-        Optional::of(rows, Values::Text, value)
-    }
-
-    fn number(rows: &'a [Row], value: impl Fn(&'a Row) -> Option<u64>) -> Optional<'a> {
-        Optional::of(rows, Values::Unsigned, value)
-    }
+    file.row_group(
+        rows,
+        [
+            &|row| Some(if row.timer().is_some() { TIMER } else { EXIT }.into()),
+            &|row| {
+                let (Row::Timer(TimerRow { vcpu, .. }) | Row::Exit(ExitRow { vcpu, .. })) = row;
+                Some(contents.vcpus.get(*vcpu as usize).map_or("", |vcpu| vcpu.name.as_str()).into())
+            },
+            &|row| {
+                let (Row::Timer(TimerRow { armed_ns: ns, .. }) | Row::Exit(ExitRow { start_ns: ns, .. })) =
+                    row;
+                Some((*ns).into())
+            },
+            &|row| Some(row.timer()?.mechanism?.name().into()),
+            &|row| Some(row.timer()?.expires_ns?.into()),
+            &|row| Some(row.timer()?.fired_ns?.into()),
+            &|row| Some(row.timer()?.armed_on?.into()),
+            &|row| Some(row.timer()?.fired_on?.into()),
+            &|row| Some(row.timer()?.vcpu_on?.into()),
+            &|row| Some(row.timer()?.state?.name().into()),
+            &|row| Some(row.timer()?.fire?.name().into()),
+            &|row| Some(row.timer()?.entered_ns?.into()),
+            &|row| Some(Value::Signed(row.timer()?.late_tsc?)),
+            &|row| Some(row.exit()?.duration_ns.into()),
+            &|row| Some(contents.reasons.get(row.exit()?.reason as usize).map_or("", String::as_str).into()),
+            &|row| Some(row.exit()?.cause?.name().into()),
+        ],
+    )
 }
