@@ -174,7 +174,7 @@ fn flush<W: Write + Send>(
             &|row| Some(arm(row).name.as_str().into()),
             &|row| Some(arm(row).role.name().into()),
             &|row| Some(block(row).round.into()),
-            &|row| Some(block(row).pass.into()),
+            &|row| Some(u32::from(block(row).pass).into()),
             &|row| Some(Value::Flag(block(row).round < measurements.rounds)),
             &|row| Some((row.block as u64).into()),
             &|row| Some(block(row).attempt.into()),

@@ -24,27 +24,21 @@ pub struct Question {
     settings: Vec<Setting>,
 }
 
-/// How many settings of a rule are tried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fineness {
-    /// Several hundred, as [`grid::coarse`].
-    #[default]
-    Coarse,
-    /// All that `dwell tune` tries, as [`grid::settings`].
-    Fine,
+dwell_policy::named! {
+    /// How many settings of a rule are tried.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Fineness {
+        /// Several hundred, as [`grid::coarse`].
+        #[default]
+        Coarse = "coarse",
+        /// All that `dwell tune` tries, as [`grid::settings`].
+        Fine = "fine",
+    }
+
+    pub fn name
 }
 
 impl Fineness {
-    /// Both.
-    pub const ALL: [Fineness; 2] = [Fineness::Coarse, Fineness::Fine];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fineness::Coarse => "coarse",
-            Fineness::Fine => "fine",
-        }
-    }
-
     /// The settings of a layer's rule in a version; the first is "do not poll".
     pub fn settings(self, layer: Layer, version: Version) -> Vec<Setting> {
         match self {

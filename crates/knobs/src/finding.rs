@@ -41,26 +41,20 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// Nothing is wrong, but a value does not mean what it seems to.
-    Note,
-    /// A value that was set does not do what it was set for.
-    Warning,
-    /// A CPU polls without end, or a window that has grown does not shrink again.
-    Danger,
-}
-
-impl Severity {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Danger => "danger",
-        }
+dwell_policy::named! {
+    /// The severity of a finding.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Severity {
+        /// Nothing is wrong, but a value does not mean what it seems to.
+        Note = "note",
+        /// A value that was set does not do what it was set for.
+        Warning = "warning",
+        /// A CPU polls without end, or a window that has grown does not shrink again.
+        Danger = "danger",
     }
+
+    pub fn name
 }
 
 /// A finding about how a machine idles, with its figures.

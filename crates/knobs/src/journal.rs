@@ -124,29 +124,24 @@ pub struct Change {
     pub verifications: Vec<Verification>,
 }
 
-/// The state of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// Originals are on the disk; any of the writes may have happened.
-    Unfinished,
-    /// Every write happened and was read back.
-    Applied,
-    /// A write failed, and everything is as it was.
-    RolledBack,
-    Reverted,
+dwell_policy::named! {
+    /// The state of a change.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum State {
+        /// Originals are on the disk; any of the writes may have happened.
+        Unfinished = "unfinished",
+        /// Every write happened and was read back.
+        Applied = "applied",
+        /// A write failed, and everything is as it was.
+        RolledBack = "rolled back",
+        Reverted = "reverted",
+    }
+
+    pub fn name
 }
 
 impl State {
-    pub const fn name(self) -> &'static str {
-        match self {
-            State::Unfinished => "unfinished",
-            State::Applied => "applied",
-            State::RolledBack => "rolled back",
-            State::Reverted => "reverted",
-        }
-    }
-
     /// Whether anything of it may still be in force.
     pub const fn is_open(self) -> bool {
         matches!(self, State::Unfinished | State::Applied)

@@ -39,25 +39,19 @@ impl IothreadTarget {
     }
 }
 
-/// The kernel module that a knob is a parameter of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Module {
-    /// `kvm`: built in or loaded, on the host.
-    Kvm,
-    /// `haltpoll`, the cpuidle governor: nearly always built in, in the guest.
-    Haltpoll,
-    /// `dwell_idle`, the idle driver that learns: always a module, in the guest.
-    DwellIdle,
-}
-
-impl Module {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Module::Kvm => "kvm",
-            Module::Haltpoll => "haltpoll",
-            Module::DwellIdle => "dwell_idle",
-        }
+dwell_policy::named! {
+    /// The kernel module that a knob is a parameter of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Module {
+        /// `kvm`: built in or loaded, on the host.
+        Kvm = "kvm",
+        /// `haltpoll`, the cpuidle governor: nearly always built in, in the guest.
+        Haltpoll = "haltpoll",
+        /// `dwell_idle`, the idle driver that learns: always a module, in the guest.
+        DwellIdle = "dwell_idle",
     }
+
+    pub fn name
 }
 
 /// What a write affects, and when.

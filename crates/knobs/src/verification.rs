@@ -167,53 +167,44 @@ fn counting(work: &[Work]) -> Vec<&Work> {
     }
 }
 
-/// Whether the measurement confirms the predicted effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Verdict {
-    /// A gain, as large as predicted, with as much work done.
-    #[serde(alias = "came")]
-    Confirmed,
-    /// A gain, and what was measured is outside the prediction. Earlier versions called a gain that was less than
-    /// predicted partly confirmed.
-    #[serde(alias = "came_in_part", alias = "partly_confirmed")]
-    NotAsPredicted,
-    /// A gain of a change of which nothing was predicted.
-    Gain,
-    /// The interval of the difference includes 0.
-    #[serde(alias = "not_seen")]
-    NoDifference,
-    /// The change made it worse: less work is done, or a unit of work costs more.
-    #[serde(alias = "worse")]
-    Regression,
-    /// Nothing reads the parameters here.
-    #[serde(alias = "void")]
-    NoEffect,
-    /// Fewer than [`MIN_ROUNDS`] complete rounds.
-    NotEnoughRounds,
-    /// The figure could not be measured.
-    #[serde(alias = "unknown")]
-    NotMeasured,
+dwell_policy::named! {
+    /// Whether the measurement confirms the predicted effect.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum Verdict {
+        /// A gain, as large as predicted, with as much work done.
+        #[serde(alias = "came")]
+        Confirmed = "confirmed: the gain is as predicted",
+        /// A gain, and what was measured is outside the prediction. Earlier versions called a gain that was less than
+        /// predicted partly confirmed.
+        #[serde(alias = "came_in_part", alias = "partly_confirmed")]
+        NotAsPredicted = "not as predicted: a gain, but another effect than predicted",
+        /// A gain of a change of which nothing was predicted.
+        Gain = "gain: nothing was predicted",
+        /// The interval of the difference includes 0.
+        #[serde(alias = "not_seen")]
+        NoDifference = "no difference: the interval includes 0",
+        /// The change made it worse: less work is done, or a unit of work costs more.
+        #[serde(alias = "worse")]
+        Regression = "regression: the change made it worse",
+        /// Nothing reads the parameters here.
+        #[serde(alias = "void")]
+        NoEffect = "no effect: nothing reads the parameters here",
+        /// Fewer than [`MIN_ROUNDS`] complete rounds.
+        NotEnoughRounds = "not enough rounds",
+        /// The figure could not be measured.
+        #[serde(alias = "unknown")]
+        NotMeasured = "not measured",
+    }
+
+    pub fn words
 }
 
 impl Verdict {
     /// Whether a gain was measured.
     pub const fn is_gain(self) -> bool {
         matches!(self, Verdict::Confirmed | Verdict::NotAsPredicted | Verdict::Gain)
-    }
-
-    pub const fn words(self) -> &'static str {
-        match self {
-            Verdict::Confirmed => "confirmed: the gain is as predicted",
-            Verdict::NotAsPredicted => "not as predicted: a gain, but another effect than predicted",
-            Verdict::Gain => "gain: nothing was predicted",
-            Verdict::NoDifference => "no difference: the interval includes 0",
-            Verdict::Regression => "regression: the change made it worse",
-            Verdict::NoEffect => "no effect: nothing reads the parameters here",
-            Verdict::NotEnoughRounds => "not enough rounds",
-            Verdict::NotMeasured => "not measured",
-        }
     }
 }
 

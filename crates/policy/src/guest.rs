@@ -29,22 +29,27 @@
 use crate::version::{Rules, UnknownVersion, Version};
 use crate::{Layer, Nanos, Outcome, Owner, Policy};
 
-/// The kernel releases that share one behaviour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Revision {
-    /// 5.4: the time in a halt is known in whole microseconds only.
-    V5_4,
-    /// 5.5 to 5.10: in nanoseconds.
-    V5_5,
-    /// 5.11 to 5.19: the limit left by a zero-latency request is a sixteenth of a tick. The release is from memory of
-    /// the specification's author; 5.10 and 6.1 are checked.
-    V5_11,
-    /// 6.0 to 6.8: has the tracepoint `power:guest_halt_poll_ns`.
-    V6_0,
-    /// 6.9 to 7.1: a limit that shrinks below `guest_halt_poll_grow_start` becomes zero.
-    V6_9,
-    /// 7.2 and later: the governor is not called when the driver has fewer than two states; no change in arithmetic.
-    V7_2,
+crate::named! {
+    /// The kernel releases that share one behaviour.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Revision {
+        /// 5.4: the time in a halt is known in whole microseconds only.
+        V5_4 = "5.4",
+        /// 5.5 to 5.10: in nanoseconds.
+        V5_5 = "5.5",
+        /// 5.11 to 5.19: the limit left by a zero-latency request is a sixteenth of a tick. The release is from memory of
+        /// the specification's author; 5.10 and 6.1 are checked.
+        V5_11 = "5.11",
+        /// 6.0 to 6.8: has the tracepoint `power:guest_halt_poll_ns`.
+        V6_0 = "6.0",
+        /// 6.9 to 7.1: a limit that shrinks below `guest_halt_poll_grow_start` becomes zero.
+        V6_9 = "6.9",
+        /// 7.2 and later: the governor is not called when the driver has fewer than two states; no change in arithmetic.
+        V7_2 = "7.2",
+    }
+
+    /// The first release of this revision.
+    pub fn since_release
 }
 
 /// What [`Revision::of`] accepts, for error texts.
@@ -87,18 +92,6 @@ impl Revision {
             (6, _) | (7, 0..=1) => Revision::V6_9,
             _ => Revision::V7_2,
         })
-    }
-
-    /// The first release of this revision.
-    pub const fn since_release(self) -> &'static str {
-        match self {
-            Revision::V5_4 => "5.4",
-            Revision::V5_5 => "5.5",
-            Revision::V5_11 => "5.11",
-            Revision::V6_0 => "6.0",
-            Revision::V6_9 => "6.9",
-            Revision::V7_2 => "7.2",
-        }
     }
 
     const fn since(self, other: Revision) -> bool {

@@ -31,27 +31,32 @@
 use crate::version::{Backport, Distributor, Rules, UnknownVersion, Version};
 use crate::{Layer, Nanos, Outcome, Owner, Policy};
 
-/// The kernel releases that share one behaviour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Revision {
-    /// 5.4.0 exactly, and 5.5 to 5.7: maximum read live; a shrunk value may fall below `grow_start`.
-    V5_4_0,
-    /// 5.4 as maintained (5.4.y): as 5.4.0, but what shrinks below `grow_start` becomes zero.
-    V5_4,
-    /// 5.8, 5.9, 5.10.0, 5.11, 5.12: the maximum is copied at VM creation, or set by `KVM_CAP_HALT_POLL`.
-    V5_8,
-    /// 5.10 as maintained (5.10.y): shrinks to zero below `grow_start`; a pending reschedule ends the poll.
-    V5_10,
-    /// 5.13, 5.14: a pending reschedule ends the poll.
-    V5_13,
-    /// 5.15, 5.16: shrinks to zero below `grow_start`.
-    V5_15,
-    /// 5.17 to 6.0: statistics only of halts that polled; one clock read for start and stop.
-    V5_17,
-    /// 6.1 to 6.10: the value is cut to the maximum before the halt, not when it grows.
-    V6_1,
-    /// 6.11 and later: as 6.1; `halt_poll_ns_shrink` defaults to 2.
-    V6_11,
+crate::named! {
+    /// The kernel releases that share one behaviour.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Revision {
+        /// 5.4.0 exactly, and 5.5 to 5.7: maximum read live; a shrunk value may fall below `grow_start`.
+        V5_4_0 = "5.4.0",
+        /// 5.4 as maintained (5.4.y): as 5.4.0, but what shrinks below `grow_start` becomes zero.
+        V5_4 = "5.4",
+        /// 5.8, 5.9, 5.10.0, 5.11, 5.12: the maximum is copied at VM creation, or set by `KVM_CAP_HALT_POLL`.
+        V5_8 = "5.8",
+        /// 5.10 as maintained (5.10.y): shrinks to zero below `grow_start`; a pending reschedule ends the poll.
+        V5_10 = "5.10",
+        /// 5.13, 5.14: a pending reschedule ends the poll.
+        V5_13 = "5.13",
+        /// 5.15, 5.16: shrinks to zero below `grow_start`.
+        V5_15 = "5.15",
+        /// 5.17 to 6.0: statistics only of halts that polled; one clock read for start and stop.
+        V5_17 = "5.17",
+        /// 6.1 to 6.10: the value is cut to the maximum before the halt, not when it grows.
+        V6_1 = "6.1",
+        /// 6.11 and later: as 6.1; `halt_poll_ns_shrink` defaults to 2.
+        V6_11 = "6.11",
+    }
+
+    /// The first release of this revision.
+    pub fn since_release
 }
 
 /// What [`Revision::of`] accepts, for error texts.
@@ -162,21 +167,6 @@ impl Revision {
             (6, 1..=10) => Revision::V6_1,
             _ => Revision::V6_11,
         })
-    }
-
-    /// The first release of this revision.
-    pub const fn since_release(self) -> &'static str {
-        match self {
-            Revision::V5_4_0 => "5.4.0",
-            Revision::V5_4 => "5.4",
-            Revision::V5_8 => "5.8",
-            Revision::V5_10 => "5.10",
-            Revision::V5_13 => "5.13",
-            Revision::V5_15 => "5.15",
-            Revision::V5_17 => "5.17",
-            Revision::V6_1 => "6.1",
-            Revision::V6_11 => "6.11",
-        }
     }
 
     const fn since(self, other: Revision) -> bool {

@@ -2,37 +2,25 @@
 
 use core::fmt;
 
-/// Where in the virtualization stack an idler chooses between polling and halting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
-    /// A guest CPU: the cpuidle haltpoll governor.
-    Guest,
-    /// A vCPU seen from its host: KVM halt polling.
-    Host,
-    /// A guest CPU under the idle driver dwell_idle. What is recorded under it is of the layer guest.
-    Driver,
-    /// An event loop: QEMU's adaptive polling, or any thread that waits for file descriptors.
-    Iothread,
-}
-
-impl Layer {
-    /// Every layer, in the order in which they are listed to a user.
-    pub const ALL: [Layer; 4] = [Layer::Guest, Layer::Host, Layer::Driver, Layer::Iothread];
+crate::named! {
+    /// Where in the virtualization stack an idler chooses between polling and halting.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Layer {
+        /// A guest CPU: the cpuidle haltpoll governor.
+        Guest = "guest",
+        /// A vCPU seen from its host: KVM halt polling.
+        Host = "host",
+        /// A guest CPU under the idle driver dwell_idle. What is recorded under it is of the layer guest.
+        Driver = "driver",
+        /// An event loop: QEMU's adaptive polling, or any thread that waits for file descriptors.
+        Iothread = "iothread",
+    }
 
     /// The name used on the command line and in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Layer::Guest => "guest",
-            Layer::Host => "host",
-            Layer::Driver => "driver",
-            Layer::Iothread => "iothread",
-        }
-    }
+    pub fn name
 
     /// The layer of this name, if there is one.
-    pub fn from_name(name: &str) -> Option<Layer> {
-        Layer::ALL.into_iter().find(|layer| layer.name() == name)
-    }
+    pub fn from_name
 }
 
 /// Whose a parameter is: of a layer's rule, or of KVM's timers, which do not idle.

@@ -59,6 +59,7 @@ pub mod trial;
 pub mod version;
 
 mod layer;
+mod named;
 mod nanos;
 
 #[cfg(feature = "catalogue")]

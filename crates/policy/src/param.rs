@@ -193,72 +193,72 @@ const DWELL_IDLE_SOURCE: &str = "kernel/dwell_idle/driver.c of dwell";
 const IOTHREAD: &str = "QOM property of -object iothread";
 const IOTHREAD_SOURCE: &str = "iothread.c, util/aio-posix.c";
 
+/// What most parameters of an owner have alike: times in nanoseconds, from 0.
+const fn of(owner: Owner, max: i64, home: &'static str, source: &'static str) -> Param {
+    let unit = Unit::Nanoseconds;
+    Param {
+        name: "",
+        owner,
+        unit,
+        min: 0,
+        max,
+        defaults: &[],
+        until: None,
+        about: "",
+        zero: "",
+        home,
+        source,
+    }
+}
+
+const HOST_PARAM: Param = of(Owner::Layer(Layer::Host), U32_MAX, KVM, KVM_SOURCE);
+const GUEST_PARAM: Param = of(Owner::Layer(Layer::Guest), U32_MAX, HALTPOLL, HALTPOLL_SOURCE);
+const TIMER_PARAM: Param = of(Owner::Timer, U32_MAX, KVM, KVM_SOURCE);
+const DRIVER_PARAM: Param = of(Owner::Layer(Layer::Driver), U32_MAX, DWELL_IDLE, DWELL_IDLE_SOURCE);
+const IOTHREAD_PARAM: Param = of(Owner::Layer(Layer::Iothread), i64::MAX, IOTHREAD, IOTHREAD_SOURCE);
+
 /// The parameters of KVM halt polling.
 pub static HOST: [Param; 5] = [
     Param {
         name: "halt_poll_ns",
-        owner: Owner::Layer(Layer::Host),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 200_000)],
-        until: None,
         about: "longest time a vCPU's thread polls for a wakeup before it sleeps",
         zero: "never poll",
-        home: KVM,
         source: "arch/x86/include/asm/kvm_host.h, KVM_HALT_POLL_NS_DEFAULT",
+        ..HOST_PARAM
     },
     Param {
         name: "halt_poll_ns_grow",
-        owner: Owner::Layer(Layer::Host),
         unit: Unit::Factor,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 2)],
-        until: None,
         about: "factor by which a window grows after a halt that a longer poll would have caught",
         zero: "never grow",
-        home: KVM,
-        source: KVM_SOURCE,
+        ..HOST_PARAM
     },
     Param {
         name: "halt_poll_ns_grow_start",
-        owner: Owner::Layer(Layer::Host),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 10_000)],
-        until: None,
         about: "first window that a growth from zero gives; a shrink below it drops to zero",
         zero: "a window of zero stays zero",
-        home: KVM,
-        source: KVM_SOURCE,
+        ..HOST_PARAM
     },
     Param {
         name: "halt_poll_ns_shrink",
-        owner: Owner::Layer(Layer::Host),
         unit: Unit::Factor,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 0), since(6, 11, 2)],
-        until: None,
         about: "divisor by which a window shrinks after a halt longer than halt_poll_ns",
         zero: "drop to zero at once",
-        home: KVM,
-        source: KVM_SOURCE,
+        ..HOST_PARAM
     },
     Param {
         name: "halt_poll_max_steal",
-        owner: Owner::Layer(Layer::Host),
         unit: Unit::Percent,
-        min: 0,
         max: 255,
         defaults: &[since(5, 4, 10)],
-        until: None,
         about: "steal time of the host from which on no vCPU polls (s390x)",
         zero: "never poll",
-        home: KVM,
         source: "arch/s390/kvm/kvm-s390.c, halt_poll_max_steal",
+        ..HOST_PARAM
     },
 ];
 
@@ -266,68 +266,42 @@ pub static HOST: [Param; 5] = [
 pub static GUEST: [Param; 5] = [
     Param {
         name: "guest_halt_poll_ns",
-        owner: Owner::Layer(Layer::Guest),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 200_000)],
-        until: None,
         about: "longest time a guest CPU polls before it halts",
         zero: "no growth; a limit that is there only shrinks",
-        home: HALTPOLL,
-        source: HALTPOLL_SOURCE,
+        ..GUEST_PARAM
     },
     Param {
         name: "guest_halt_poll_shrink",
-        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Factor,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 2)],
-        until: None,
         about: "divisor by which the limit shrinks after a halt longer than guest_halt_poll_ns",
         zero: "drop to zero at once",
-        home: HALTPOLL,
-        source: HALTPOLL_SOURCE,
+        ..GUEST_PARAM
     },
     Param {
         name: "guest_halt_poll_grow",
-        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Factor,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 2)],
-        until: None,
         about: "factor by which the limit grows after a halt that a longer poll would have caught",
         zero: "growth gives guest_halt_poll_grow_start",
-        home: HALTPOLL,
-        source: HALTPOLL_SOURCE,
+        ..GUEST_PARAM
     },
     Param {
         name: "guest_halt_poll_grow_start",
-        owner: Owner::Layer(Layer::Guest),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 4, 50_000)],
-        until: None,
         about: "first limit that a growth from zero gives; since 6.9 a shrink below it drops to zero",
         zero: "a limit of zero stays zero",
-        home: HALTPOLL,
-        source: HALTPOLL_SOURCE,
+        ..GUEST_PARAM
     },
     Param {
         name: "guest_halt_poll_allow_shrink",
-        owner: Owner::Layer(Layer::Guest),
         unit: Unit::Switch,
-        min: 0,
         max: 1,
         defaults: &[since(5, 4, 1)],
-        until: None,
         about: "whether the limit may shrink",
         zero: "a limit once grown stays",
-        home: HALTPOLL,
-        source: HALTPOLL_SOURCE,
+        ..GUEST_PARAM
     },
 ];
 
@@ -335,55 +309,44 @@ pub static GUEST: [Param; 5] = [
 pub static TIMER: [Param; 4] = [
     Param {
         name: "pi_inject_timer",
-        owner: Owner::Timer,
         unit: Unit::Switch,
         min: -1,
         max: INT_MAX,
         defaults: &[since(5, 3, -1)],
-        until: None,
         about: "deliver timer interrupts from a housekeeping CPU; -1: on if nohz_full= is given",
         zero: "never post",
-        home: KVM,
         source: "arch/x86/kvm/x86.c, pi_inject_timer",
+        ..TIMER_PARAM
     },
     Param {
         name: "lapic_timer_advance_ns",
-        owner: Owner::Timer,
-        unit: Unit::Nanoseconds,
         min: -1,
         max: INT_MAX,
         defaults: &[since(5, 3, -1)],
         until: Some((6, 10)),
         about: "fire timers this much early and spin for the rest; -1: adapt, from 1000 ns",
         zero: "never early",
-        home: KVM,
         source: "arch/x86/kvm/x86.c, lapic_timer_advance_ns",
+        ..TIMER_PARAM
     },
     Param {
         name: "lapic_timer_advance",
-        owner: Owner::Timer,
         unit: Unit::Switch,
-        min: 0,
         max: 1,
         defaults: &[since(6, 10, 1)],
-        until: None,
         about: "fire timers early by an adaptive span and spin for the rest",
         zero: "never early",
-        home: KVM,
         source: "arch/x86/kvm/lapic.c, lapic_timer_advance",
+        ..TIMER_PARAM
     },
     Param {
         name: "min_timer_period_us",
-        owner: Owner::Timer,
         unit: Unit::Microseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(5, 3, 200)],
-        until: None,
         about: "shortest period of a periodic timer",
         zero: "no limit",
-        home: KVM,
         source: "arch/x86/kvm/x86.c, min_timer_period_us",
+        ..TIMER_PARAM
     },
 ];
 
@@ -394,55 +357,33 @@ pub static DRIVER_POLICIES: [&str; 4] = ["leader", "savings", "fixed", "never"];
 pub static DRIVER: [Param; 4] = [
     Param {
         name: "halt_cost_ns",
-        owner: Owner::Layer(Layer::Driver),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(6, 1, 0)],
-        until: None,
         about: "what a halt and the wakeup from it are worth",
         zero: "measure it now; it then reads as what was measured",
-        home: DWELL_IDLE,
-        source: DWELL_IDLE_SOURCE,
+        ..DRIVER_PARAM
     },
     Param {
         name: "wake_latency_ns",
-        owner: Owner::Layer(Layer::Driver),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(6, 1, 0)],
-        until: None,
         about: "how much later a halted CPU runs again; not learned from",
         zero: "measure it now; it then reads as what was measured",
-        home: DWELL_IDLE,
-        source: DWELL_IDLE_SOURCE,
+        ..DRIVER_PARAM
     },
     Param {
         name: "max_window_ns",
-        owner: Owner::Layer(Layer::Driver),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: U32_MAX,
         defaults: &[since(6, 1, 200_000)],
-        until: None,
         about: "longest time a CPU polls before it halts",
         zero: "never poll",
-        home: DWELL_IDLE,
-        source: DWELL_IDLE_SOURCE,
+        ..DRIVER_PARAM
     },
     Param {
         name: "policy",
-        owner: Owner::Layer(Layer::Driver),
         unit: Unit::Name(&DRIVER_POLICIES),
-        min: 0,
         max: 3,
         defaults: &[since(6, 1, 0)],
-        until: None,
         about: "rule that chooses the window: 0 leader, 1 savings, 2 fixed (always max_window_ns), 3 never",
         zero: "leader",
-        home: DWELL_IDLE,
-        source: DWELL_IDLE_SOURCE,
+        ..DRIVER_PARAM
     },
 ];
 
@@ -450,55 +391,35 @@ pub static DRIVER: [Param; 4] = [
 pub static IOTHREADS: [Param; 4] = [
     Param {
         name: "poll-max-ns",
-        owner: Owner::Layer(Layer::Iothread),
-        unit: Unit::Nanoseconds,
-        min: 0,
-        max: i64::MAX,
         defaults: &[since(2, 9, 32_768)],
-        until: None,
         about: "longest time an event loop polls before it sleeps",
         zero: "never poll",
-        home: IOTHREAD,
-        source: IOTHREAD_SOURCE,
+        ..IOTHREAD_PARAM
     },
     Param {
         name: "poll-grow",
-        owner: Owner::Layer(Layer::Iothread),
         unit: Unit::Factor,
-        min: 0,
-        max: i64::MAX,
         defaults: &[since(2, 9, 0), since(11, 1, 2)],
-        until: None,
         about: "factor by which the polling time grows",
         zero: "the default factor, 2",
-        home: IOTHREAD,
-        source: IOTHREAD_SOURCE,
+        ..IOTHREAD_PARAM
     },
     Param {
         name: "poll-shrink",
-        owner: Owner::Layer(Layer::Iothread),
         unit: Unit::Factor,
-        min: 0,
-        max: i64::MAX,
         defaults: &[since(2, 9, 0), since(11, 1, 2)],
-        until: None,
         about: "divisor by which the polling time shrinks",
         zero: "drop to zero at once; since 11.1 the default divisor, 2",
-        home: IOTHREAD,
-        source: IOTHREAD_SOURCE,
+        ..IOTHREAD_PARAM
     },
     Param {
         name: "poll-weight",
-        owner: Owner::Layer(Layer::Iothread),
         unit: Unit::Shift,
-        min: 0,
         max: 63,
         defaults: &[since(11, 1, 3)],
-        until: None,
         about: "how slowly a handler's smoothed time follows: a new sample counts 1/2^weight",
         zero: "the default, 3",
-        home: IOTHREAD,
-        source: IOTHREAD_SOURCE,
+        ..IOTHREAD_PARAM
     },
 ];
 

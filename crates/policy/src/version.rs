@@ -36,27 +36,32 @@ pub struct Build {
     pub release: u16,
 }
 
-/// Who builds kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Distributor {
-    /// Red Hat, and who builds from its sources: CentOS, Alma, Rocky, OpenELA.
-    RedHat,
-    /// SUSE's enterprise kernels.
-    Suse,
-    /// openEuler.
-    OpenEuler,
-    /// Oracle's UEK.
-    Oracle,
-    /// Amazon Linux.
-    Amazon,
-    /// Ubuntu.
-    Ubuntu,
-    /// Proxmox.
-    Proxmox,
-    /// Debian.
-    Debian,
-    /// Android, ChromeOS included.
-    Android,
+crate::named! {
+    /// Who builds kernels.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Distributor {
+        /// Red Hat, and who builds from its sources: CentOS, Alma, Rocky, OpenELA.
+        RedHat = "Red Hat",
+        /// SUSE's enterprise kernels.
+        Suse = "SUSE",
+        /// openEuler.
+        OpenEuler = "openEuler",
+        /// Oracle's UEK.
+        Oracle = "Oracle",
+        /// Amazon Linux.
+        Amazon = "Amazon",
+        /// Ubuntu.
+        Ubuntu = "Ubuntu",
+        /// Proxmox.
+        Proxmox = "Proxmox",
+        /// Debian.
+        Debian = "Debian",
+        /// Android, ChromeOS included.
+        Android = "Android",
+    }
+
+    /// Its name.
+    pub fn name
 }
 
 /// How each distributor's releases are recognised: what they contain, in the order in which it is looked for.
@@ -77,21 +82,6 @@ const MARKS: [(&str, Distributor); 13] = [
 ];
 
 impl Distributor {
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Distributor::RedHat => "Red Hat",
-            Distributor::Suse => "SUSE",
-            Distributor::OpenEuler => "openEuler",
-            Distributor::Oracle => "Oracle",
-            Distributor::Amazon => "Amazon",
-            Distributor::Ubuntu => "Ubuntu",
-            Distributor::Proxmox => "Proxmox",
-            Distributor::Debian => "Debian",
-            Distributor::Android => "Android",
-        }
-    }
-
     /// Whether its kernels have changes of later releases beyond those of the stable series, so that the version alone
     /// does not decide a rule.
     pub const fn backports(self) -> bool {

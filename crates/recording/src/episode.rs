@@ -45,49 +45,28 @@ impl<'a> Episode<'a> {
     }
 }
 
-/// What kind of event ended an episode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WakeCause {
-    /// An interrupt of a device.
-    Irq,
-    /// An interrupt of another CPU.
-    Ipi,
-    /// A timer.
-    Timer,
-    /// A file descriptor or virtqueue of an event loop.
-    Io,
-    /// A task was woken; by what is not known.
-    Task,
-    /// The recorder looked and could not tell.
-    Unknown,
-}
-
-impl WakeCause {
-    /// Every kind, in the order in which they are listed to a user.
-    pub const ALL: [WakeCause; 6] = [
-        WakeCause::Irq,
-        WakeCause::Ipi,
-        WakeCause::Timer,
-        WakeCause::Io,
-        WakeCause::Task,
-        WakeCause::Unknown,
-    ];
+dwell_policy::named! {
+    /// What kind of event ended an episode.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum WakeCause {
+        /// An interrupt of a device.
+        Irq = "irq",
+        /// An interrupt of another CPU.
+        Ipi = "ipi",
+        /// A timer.
+        Timer = "timer",
+        /// A file descriptor or virtqueue of an event loop.
+        Io = "io",
+        /// A task was woken; by what is not known.
+        Task = "task",
+        /// The recorder looked and could not tell.
+        Unknown = "unknown",
+    }
 
     /// The name used in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            WakeCause::Irq => "irq",
-            WakeCause::Ipi => "ipi",
-            WakeCause::Timer => "timer",
-            WakeCause::Io => "io",
-            WakeCause::Task => "task",
-            WakeCause::Unknown => "unknown",
-        }
-    }
+    pub fn name
 
     /// The kind of this name, if there is one.
-    pub fn from_name(name: &str) -> Option<WakeCause> {
-        WakeCause::ALL.into_iter().find(|wake| wake.name() == name)
-    }
+    pub fn from_name
 }

@@ -12,35 +12,26 @@ use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
 
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// UTF-8; few different values, or rows that repeat.
-    Text,
-    /// 64-bit unsigned integers.
-    Unsigned,
-    /// 64-bit signed integers.
-    Signed,
-    /// Lists of 64-bit signed integers.
-    SignedList,
-    /// 64-bit floating-point numbers.
-    Real,
-    /// Booleans.
-    Flag,
-}
-
-impl Kind {
-    /// For people, as pandas and DuckDB call it.
-    pub const fn describe(self) -> &'static str {
-        match self {
-            Kind::Text => "a string (VARCHAR)",
-            Kind::Unsigned => "a 64-bit unsigned integer (uint64, UBIGINT)",
-            Kind::Signed => "a 64-bit signed integer (int64, BIGINT)",
-            Kind::SignedList => "a list of 64-bit signed integers (list<int64>, BIGINT[])",
-            Kind::Real => "a 64-bit floating-point number (float64, DOUBLE)",
-            Kind::Flag => "a boolean",
-        }
+dwell_policy::named! {
+    /// What a column holds.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// UTF-8; few different values, or rows that repeat.
+        Text = "a string (VARCHAR)",
+        /// 64-bit unsigned integers.
+        Unsigned = "a 64-bit unsigned integer (uint64, UBIGINT)",
+        /// 64-bit signed integers.
+        Signed = "a 64-bit signed integer (int64, BIGINT)",
+        /// Lists of 64-bit signed integers.
+        SignedList = "a list of 64-bit signed integers (list<int64>, BIGINT[])",
+        /// 64-bit floating-point numbers.
+        Real = "a 64-bit floating-point number (float64, DOUBLE)",
+        /// Booleans.
+        Flag = "a boolean",
     }
+
+    /// For people, as pandas and DuckDB call it.
+    pub fn describe
 }
 
 /// A column of a table.

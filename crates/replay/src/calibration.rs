@@ -13,14 +13,19 @@ use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Whose halts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HaltOf {
-    /// Of the system's own CPUs: a thread sleeps, and another one wakes it.
-    OwnCpu,
-    /// Of a vCPU of the machine's KVM.
-    Vcpu,
+dwell_policy::named! {
+    /// Whose halts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum HaltOf {
+        /// Of the system's own CPUs: a thread sleeps, and another one wakes it.
+        OwnCpu = "halts of the system's own CPUs, between two threads",
+        /// Of a vCPU of the machine's KVM.
+        Vcpu = "halts of a vCPU of the machine's KVM",
+    }
+
+    /// Which halts, for people.
+    pub fn words
 }
 
 impl HaltOf {
@@ -29,14 +34,6 @@ impl HaltOf {
         match layer {
             Layer::Host => HaltOf::Vcpu,
             Layer::Guest | Layer::Driver | Layer::Iothread => HaltOf::OwnCpu,
-        }
-    }
-
-    /// Which halts, for people.
-    pub const fn words(self) -> &'static str {
-        match self {
-            HaltOf::OwnCpu => "halts of the system's own CPUs, between two threads",
-            HaltOf::Vcpu => "halts of a vCPU of the machine's KVM",
         }
     }
 }

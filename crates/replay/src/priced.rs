@@ -123,32 +123,26 @@ impl FromStr for Values {
     }
 }
 
-/// A figure that is predicted, limited and promised. In JSON and plans it has the name of [`Figure::name`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Figure {
-    /// Polling CPU plus halts at their cost \[ns/s\].
-    #[serde(rename = "cost_ns_per_s")]
-    Cost,
-    /// CPU time polled \[ns/s\].
-    #[serde(rename = "polling_ns_per_s")]
-    PollingCpu,
-    /// Halts a second; of an I/O thread, sleeps.
-    #[serde(rename = "halts_per_s")]
-    Halts,
+dwell_policy::named! {
+    /// A figure that is predicted, limited and promised. In JSON and plans it has the name of [`Figure::name`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Figure {
+        /// Polling CPU plus halts at their cost \[ns/s\].
+        #[serde(rename = "cost_ns_per_s")]
+        Cost = "cost_ns_per_s",
+        /// CPU time polled \[ns/s\].
+        #[serde(rename = "polling_ns_per_s")]
+        PollingCpu = "polling_ns_per_s",
+        /// Halts a second; of an I/O thread, sleeps.
+        #[serde(rename = "halts_per_s")]
+        Halts = "halts_per_s",
+    }
+
+    /// Its name in results, with its unit.
+    pub fn name
 }
 
 impl Figure {
-    pub const ALL: [Figure; 3] = [Figure::Cost, Figure::PollingCpu, Figure::Halts];
-
-    /// Its name in results, with its unit.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Figure::Cost => "cost_ns_per_s",
-            Figure::PollingCpu => "polling_ns_per_s",
-            Figure::Halts => "halts_per_s",
-        }
-    }
-
     /// Its name in a sentence.
     pub const fn words(self) -> &'static str {
         match self {

@@ -13,25 +13,18 @@ pub const TSC_KHZ: &str = "tsc_khz";
 /// what its host has for timers.
 pub const HOST: &str = "timer_host";
 
-/// Where a fact comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Origin {
-    Given,
-    Recording,
-    ThisMachine,
-    Assumed,
-}
-
-impl Origin {
-    pub const fn words(self) -> &'static str {
-        match self {
-            Origin::Given => "given",
-            Origin::Recording => "recording",
-            Origin::ThisMachine => "this machine",
-            Origin::Assumed => "assumed",
-        }
+dwell_policy::named! {
+    /// Where a fact comes from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Origin {
+        Given = "given",
+        Recording = "recording",
+        ThisMachine = "this machine",
+        Assumed = "assumed",
     }
+
+    pub fn words
 }
 
 /// What was given of a VM.

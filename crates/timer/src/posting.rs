@@ -5,45 +5,29 @@ use dwell_policy::timer::{PostingPredicate, Revision, Setup, VcpuState};
 use dwell_policy::version::Version;
 use serde::Serialize;
 
-/// What a VM or its host may lack for posting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Precondition {
-    PiInjectTimer,
-    /// Interrupt delivery by the CPU.
-    Apicv,
-    /// HLT without an exit.
-    HltInGuest,
-    /// MWAIT without an exit.
-    MwaitInGuest,
-    /// vCPUs on CPUs of `nohz_full=`.
-    IsolatedPcpu,
-    /// sysctl `kernel.timer_migration`.
-    TimerMigration,
+dwell_policy::named! {
+    /// What a VM or its host may lack for posting.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Precondition {
+        PiInjectTimer = "pi_inject_timer",
+        /// Interrupt delivery by the CPU.
+        Apicv = "APICv/AVIC",
+        /// HLT without an exit.
+        HltInGuest = "HLT in the guest",
+        /// MWAIT without an exit.
+        MwaitInGuest = "MWAIT in the guest",
+        /// vCPUs on CPUs of `nohz_full=`.
+        IsolatedPcpu = "vCPUs on isolated CPUs",
+        /// sysctl `kernel.timer_migration`.
+        TimerMigration = "kernel.timer_migration",
+    }
+
+    /// In a few words.
+    pub fn words
 }
 
 impl Precondition {
-    pub const ALL: [Precondition; 6] = [
-        Precondition::PiInjectTimer,
-        Precondition::Apicv,
-        Precondition::HltInGuest,
-        Precondition::MwaitInGuest,
-        Precondition::IsolatedPcpu,
-        Precondition::TimerMigration,
-    ];
-
-    /// In a few words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Precondition::PiInjectTimer => "pi_inject_timer",
-            Precondition::Apicv => "APICv/AVIC",
-            Precondition::HltInGuest => "HLT in the guest",
-            Precondition::MwaitInGuest => "MWAIT in the guest",
-            Precondition::IsolatedPcpu => "vCPUs on isolated CPUs",
-            Precondition::TimerMigration => "kernel.timer_migration",
-        }
-    }
-
     /// What brings it about.
     pub const fn remedy(self) -> &'static str {
         match self {

@@ -56,34 +56,26 @@ use dwell_recording::{IdleIncludes, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What shows that a CPU idles.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GuestSource {
-    /// [`GuestSource::CpuIdle`] if every CPU emits it, else [`GuestSource::Switch`]. A recorder prefers
-    /// [`GuestSource::Bpf`] to switches where it can be had.
-    #[default]
-    Auto,
-    /// [`GuestSource::CpuIdle`], which a recorder reads through BPF.
-    Bpf,
-    /// [`GuestSource::Auto`] without BPF.
-    Perf,
-    /// `power:cpu_idle`.
-    CpuIdle,
-    /// Context switches to and from the idle task: perf's own records of them, or `sched:sched_switch`.
-    Switch,
-}
-
-impl GuestSource {
-    /// The name used on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            GuestSource::Auto => "auto",
-            GuestSource::Bpf => "bpf",
-            GuestSource::Perf => "perf",
-            GuestSource::CpuIdle => "cpu_idle",
-            GuestSource::Switch => "switch",
-        }
+dwell_policy::named! {
+    /// What shows that a CPU idles.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum GuestSource {
+        /// [`GuestSource::CpuIdle`] if every CPU emits it, else [`GuestSource::Switch`]. A recorder prefers
+        /// [`GuestSource::Bpf`] to switches where it can be had.
+        #[default]
+        Auto = "auto",
+        /// [`GuestSource::CpuIdle`], which a recorder reads through BPF.
+        Bpf = "bpf",
+        /// [`GuestSource::Auto`] without BPF.
+        Perf = "perf",
+        /// `power:cpu_idle`.
+        CpuIdle = "cpu_idle",
+        /// Context switches to and from the idle task: perf's own records of them, or `sched:sched_switch`.
+        Switch = "switch",
     }
+
+    /// The name used on the command line.
+    pub fn name
 }
 
 /// An interrupt or a waking this long before the end of idling still belongs to it \[ns\]: more than any wakeup takes

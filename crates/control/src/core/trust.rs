@@ -35,23 +35,18 @@ pub(crate) struct Seen {
     pub(crate) drawn: bool,
 }
 
-/// A figure that is predicted and counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Figure {
-    /// Episodes that began with a poll.
-    Polls,
-    /// Episodes that ended in a halt.
-    Halts,
-}
-
-impl Figure {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Figure::Polls => "polls",
-            Figure::Halts => "halts",
-        }
+dwell_policy::named! {
+    /// A figure that is predicted and counted.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Figure {
+        /// Episodes that began with a poll.
+        Polls = "polls",
+        /// Episodes that ended in a halt.
+        Halts = "halts",
     }
+
+    pub fn name
 }
 
 /// A figure that is not as predicted.

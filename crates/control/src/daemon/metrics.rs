@@ -30,49 +30,31 @@ const OTHER: &str = "other";
 /// The states that a layer can be in.
 const STATES: [&str; 5] = ["advises", "controls", "rests", "untrusted", "given_up"];
 
-/// Why a setting was changed, or control ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Reason {
-    /// Another setting costs less.
-    Gain,
-    /// Control had cost more than the originals.
-    Loss,
-    /// Control had cost a VM more than its limit.
-    Veto,
-    /// Turns did not exclude a loss.
-    Refuted,
-    /// The rule does not describe the load.
-    Untrusted,
-    /// Another program has written a parameter.
-    Foreign,
-    /// Something could not be read or written.
-    Failed,
+dwell_policy::named! {
+    /// Why a setting was changed, or control ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(super) enum Reason {
+        /// Another setting costs less.
+        Gain = "gain",
+        /// Control had cost more than the originals.
+        Loss = "loss",
+        /// Control had cost a VM more than its limit.
+        Veto = "veto",
+        /// Turns did not exclude a loss.
+        Refuted = "refuted",
+        /// The rule does not describe the load.
+        Untrusted = "untrusted",
+        /// Another program has written a parameter.
+        Foreign = "foreign",
+        /// Something could not be read or written.
+        Failed = "failed",
+    }
+
+    pub(super) fn name
 }
 
 impl Reason {
-    const ALL: [Reason; 7] = [
-        Reason::Gain,
-        Reason::Loss,
-        Reason::Veto,
-        Reason::Refuted,
-        Reason::Untrusted,
-        Reason::Foreign,
-        Reason::Failed,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Reason::Gain => "gain",
-            Reason::Loss => "loss",
-            Reason::Veto => "veto",
-            Reason::Refuted => "refuted",
-            Reason::Untrusted => "untrusted",
-            Reason::Foreign => "foreign",
-            Reason::Failed => "failed",
-        }
-    }
-
     pub(super) fn of(cause: &Cause) -> Reason {
         match cause {
             Cause::Gain { .. } | Cause::Turn | Cause::Verified(_) | Cause::Tried(_) => Reason::Gain,

@@ -16,25 +16,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest line that is read \[bytes\].
 const LONGEST: u64 = 1 << 20;
 
-/// What a controller can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    Status,
-    /// Control again what was given up.
-    Resume,
-    Stop,
-}
-
-impl Ask {
-    pub(super) const ALL: [Ask; 3] = [Ask::Status, Ask::Resume, Ask::Stop];
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Ask::Status => "status",
-            Ask::Resume => "resume",
-            Ask::Stop => "stop",
-        }
+dwell_policy::named! {
+    /// What a controller can be asked.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Ask {
+        Status = "status",
+        /// Control again what was given up.
+        Resume = "resume",
+        Stop = "stop",
     }
+
+    pub(super) fn word
 }
 
 /// The socket of this controller, removed at the end.

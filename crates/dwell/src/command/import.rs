@@ -104,24 +104,18 @@ pub(crate) struct Args {
     idle_includes: Option<Includes>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// Table of episodes
-    Csv,
-    /// Text of `perf script`, `trace-cmd report` or ftrace
-    Perf,
-    /// QEMU's trace of its event loops
-    Qemu,
-}
-
-impl Kind {
-    const fn words(self) -> &'static str {
-        match self {
-            Kind::Csv => "a table of episodes (csv)",
-            Kind::Perf => "a trace of events (perf)",
-            Kind::Qemu => "QEMU's trace of its event loops (qemu)",
-        }
+dwell_policy::named! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    enum Kind {
+        /// Table of episodes
+        Csv = "a table of episodes (csv)",
+        /// Text of `perf script`, `trace-cmd report` or ftrace
+        Perf = "a trace of events (perf)",
+        /// QEMU's trace of its event loops
+        Qemu = "QEMU's trace of its event loops (qemu)",
     }
+
+    fn words
 }
 
 #[derive(clap::Args)]

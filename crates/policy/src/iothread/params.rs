@@ -68,38 +68,25 @@ impl Params {
     }
 }
 
-/// A property of the `iothread` object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Property {
-    /// `poll-max-ns`: [`Params::poll_max_ns`].
-    PollMaxNs,
-    /// `poll-grow`: [`Params::poll_grow`].
-    PollGrow,
-    /// `poll-shrink`: [`Params::poll_shrink`].
-    PollShrink,
-    /// `poll-weight`: [`Params::poll_weight`]; since 11.1.
-    PollWeight,
-}
-
-impl Property {
-    /// Every property, in the order in which `query-iothreads` lists them.
-    pub const ALL: [Property; 4] =
-        [Property::PollMaxNs, Property::PollGrow, Property::PollShrink, Property::PollWeight];
+crate::named! {
+    /// A property of the `iothread` object.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Property {
+        /// `poll-max-ns`: [`Params::poll_max_ns`].
+        PollMaxNs = "poll-max-ns",
+        /// `poll-grow`: [`Params::poll_grow`].
+        PollGrow = "poll-grow",
+        /// `poll-shrink`: [`Params::poll_shrink`].
+        PollShrink = "poll-shrink",
+        /// `poll-weight`: [`Params::poll_weight`]; since 11.1.
+        PollWeight = "poll-weight",
+    }
 
     /// QEMU's name for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Property::PollMaxNs => "poll-max-ns",
-            Property::PollGrow => "poll-grow",
-            Property::PollShrink => "poll-shrink",
-            Property::PollWeight => "poll-weight",
-        }
-    }
+    pub fn name
 
     /// The property of this name, if it is one that steers polling.
-    pub fn from_name(name: &str) -> Option<Property> {
-        Property::ALL.into_iter().find(|property| property.name() == name)
-    }
+    pub fn from_name
 }
 
 #[cfg(test)]

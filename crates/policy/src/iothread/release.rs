@@ -2,35 +2,24 @@
 
 use crate::version::{UnknownVersion, Version};
 
-/// The releases that adapt the polling time by one rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Revision {
-    /// 2.9 to 9.2: one polling time per context, adapted by every `aio_poll`, whatever became ready.
-    Global,
-    /// 10.0 to 11.0: one polling time per handler, adapted when that handler is dispatched; the context polls
-    /// for the longest among the handlers it polls.
-    PerHandler,
-    /// 11.1: one polling time per context, driven by a smoothed block time per handler.
-    Weighted,
-}
-
-impl Revision {
-    /// Every revision, oldest first.
-    pub const ALL: [Revision; 3] = [Revision::Global, Revision::PerHandler, Revision::Weighted];
+crate::named! {
+    /// The releases that adapt the polling time by one rule.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Revision {
+        /// 2.9 to 9.2: one polling time per context, adapted by every `aio_poll`, whatever became ready.
+        Global = "global",
+        /// 10.0 to 11.0: one polling time per handler, adapted when that handler is dispatched; the context polls
+        /// for the longest among the handlers it polls.
+        PerHandler = "per-handler",
+        /// 11.1: one polling time per context, driven by a smoothed block time per handler.
+        Weighted = "weighted",
+    }
 
     /// The name used on the command line and in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Revision::Global => "global",
-            Revision::PerHandler => "per-handler",
-            Revision::Weighted => "weighted",
-        }
-    }
+    pub fn name
 
     /// The revision of this name, if there is one.
-    pub fn from_name(name: &str) -> Option<Revision> {
-        Revision::ALL.into_iter().find(|revision| revision.name() == name)
-    }
+    pub fn from_name
 }
 
 /// What a QEMU release does: its revision.

@@ -5,82 +5,46 @@
 use super::{Revision, VcpuState};
 use core::fmt;
 
-/// What carried a timer, and where it fired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Path {
-    /// The hv timer.
-    HvTimer,
-    /// An hrtimer of a vCPU that is not POST-capable, on the pCPU that the vCPU runs on.
-    HrtimerOwnPcpu,
-    /// The same on another pCPU.
-    HrtimerOtherPcpu,
-    /// An hrtimer of a POST-capable vCPU, on the pCPU that the vCPU runs on.
-    PostedOwnPcpu,
-    /// The same on another pCPU: what posting is for.
-    PostedOtherPcpu,
-}
-
-impl Path {
-    /// Every path.
-    pub const ALL: [Path; 5] = [
-        Path::HvTimer,
-        Path::HrtimerOwnPcpu,
-        Path::HrtimerOtherPcpu,
-        Path::PostedOwnPcpu,
-        Path::PostedOtherPcpu,
-    ];
+crate::named! {
+    /// What carried a timer, and where it fired.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Path {
+        /// The hv timer.
+        HvTimer = "preemption timer",
+        /// An hrtimer of a vCPU that is not POST-capable, on the pCPU that the vCPU runs on.
+        HrtimerOwnPcpu = "hrtimer, own CPU",
+        /// The same on another pCPU.
+        HrtimerOtherPcpu = "hrtimer, other CPU",
+        /// An hrtimer of a POST-capable vCPU, on the pCPU that the vCPU runs on.
+        PostedOwnPcpu = "posted, own CPU",
+        /// The same on another pCPU: what posting is for.
+        PostedOtherPcpu = "posted, other CPU",
+    }
 
     /// In a few words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Path::HvTimer => "preemption timer",
-            Path::HrtimerOwnPcpu => "hrtimer, own CPU",
-            Path::HrtimerOtherPcpu => "hrtimer, other CPU",
-            Path::PostedOwnPcpu => "posted, own CPU",
-            Path::PostedOtherPcpu => "posted, other CPU",
-        }
+    pub fn words
+}
+
+crate::named! {
+    /// How the expiry made itself felt: the reason for the exits of firing, or for their absence.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Fire {
+        /// The hv timer's own exit.
+        HvTimerExit = "hv-timer-exit",
+        /// The host's timer interrupt made the guest exit.
+        HostInterrupt = "host-interrupt",
+        /// The kick from another pCPU made the guest exit.
+        RescheduleIpi = "reschedule-ipi",
+        /// Posted into the running guest.
+        Posted = "posted",
+        /// The vCPU was in the host already.
+        AlreadyOutside = "already-outside",
+        /// The vCPU was blocked after an HLT exit.
+        WokenUp = "woken-up",
     }
-}
-
-/// How the expiry made itself felt: the reason for the exits of firing, or for their absence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fire {
-    /// The hv timer's own exit.
-    HvTimerExit,
-    /// The host's timer interrupt made the guest exit.
-    HostInterrupt,
-    /// The kick from another pCPU made the guest exit.
-    RescheduleIpi,
-    /// Posted into the running guest.
-    Posted,
-    /// The vCPU was in the host already.
-    AlreadyOutside,
-    /// The vCPU was blocked after an HLT exit.
-    WokenUp,
-}
-
-impl Fire {
-    /// Every kind.
-    pub const ALL: [Fire; 6] = [
-        Fire::HvTimerExit,
-        Fire::HostInterrupt,
-        Fire::RescheduleIpi,
-        Fire::Posted,
-        Fire::AlreadyOutside,
-        Fire::WokenUp,
-    ];
 
     /// The name used in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fire::HvTimerExit => "hv-timer-exit",
-            Fire::HostInterrupt => "host-interrupt",
-            Fire::RescheduleIpi => "reschedule-ipi",
-            Fire::Posted => "posted",
-            Fire::AlreadyOutside => "already-outside",
-            Fire::WokenUp => "woken-up",
-        }
-    }
+    pub fn name
 }
 
 impl fmt::Display for Fire {

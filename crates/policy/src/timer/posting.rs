@@ -47,65 +47,43 @@ impl VcpuConfig {
     }
 }
 
-/// Where a vCPU is at one instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum VcpuState {
-    /// It runs guest code, or halts with HLT or MWAIT inside the guest (`IN_GUEST_MODE`).
-    InGuestMode,
-    /// Its thread runs in the host: an exit is being handled (`OUTSIDE_GUEST_MODE`).
-    OutsideGuestMode,
-    /// Its thread sleeps or polls after an HLT exit.
-    Blocked,
-}
-
-impl VcpuState {
-    /// Every state.
-    pub const ALL: [VcpuState; 3] = [VcpuState::InGuestMode, VcpuState::OutsideGuestMode, VcpuState::Blocked];
+crate::named! {
+    /// Where a vCPU is at one instant.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum VcpuState {
+        /// It runs guest code, or halts with HLT or MWAIT inside the guest (`IN_GUEST_MODE`).
+        InGuestMode = "in-guest-mode",
+        /// Its thread runs in the host: an exit is being handled (`OUTSIDE_GUEST_MODE`).
+        OutsideGuestMode = "outside-guest-mode",
+        /// Its thread sleeps or polls after an HLT exit.
+        Blocked = "blocked",
+    }
 
     /// The name used in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            VcpuState::InGuestMode => "in-guest-mode",
-            VcpuState::OutsideGuestMode => "outside-guest-mode",
-            VcpuState::Blocked => "blocked",
-        }
-    }
+    pub fn name
 }
 
-/// When KVM may post a timer interrupt: the rules that were merged, and the proposals between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PostingPredicate {
-    /// Since 5.3, 0c5f81dad46c "KVM: LAPIC: Inject timer interrupt via posted interrupt".
-    Merged2019,
-    /// A. Yao, Nov 2021, "KVM: LAPIC: Per vCPU control over `kvm_can_post_timer_interrupt`", not merged: not for
-    /// a vCPU on a housekeeping CPU. Objections: a vCPU that is not loaded has no CPU (−1); a forced
-    /// `pi_inject_timer=1` stops working; the answer changes when the vCPU moves.
-    Yao2021,
-    /// W. Li, Nov 2021, the counter-proposal, not merged: only with MWAIT in the guest.
-    Li2021,
-    /// Since 5.18 and in stable series, 1714a4eb6fb0: only with MWAIT or HLT in the guest.
-    Merged2022,
+crate::named! {
+    /// When KVM may post a timer interrupt: the rules that were merged, and the proposals between them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum PostingPredicate {
+        /// Since 5.3, 0c5f81dad46c "KVM: LAPIC: Inject timer interrupt via posted interrupt".
+        Merged2019 = "merged-2019",
+        /// A. Yao, Nov 2021, "KVM: LAPIC: Per vCPU control over `kvm_can_post_timer_interrupt`", not merged: not for
+        /// a vCPU on a housekeeping CPU. Objections: a vCPU that is not loaded has no CPU (−1); a forced
+        /// `pi_inject_timer=1` stops working; the answer changes when the vCPU moves.
+        Yao2021 = "yao-2021",
+        /// W. Li, Nov 2021, the counter-proposal, not merged: only with MWAIT in the guest.
+        Li2021 = "li-2021",
+        /// Since 5.18 and in stable series, 1714a4eb6fb0: only with MWAIT or HLT in the guest.
+        Merged2022 = "merged-2022",
+    }
+
+    /// Its name: `merged-2019`, `yao-2021`, `li-2021` or `merged-2022`.
+    pub fn name
 }
 
 impl PostingPredicate {
-    /// Every rule, in the order in which they appeared.
-    pub const ALL: [PostingPredicate; 4] = [
-        PostingPredicate::Merged2019,
-        PostingPredicate::Yao2021,
-        PostingPredicate::Li2021,
-        PostingPredicate::Merged2022,
-    ];
-
-    /// Its name: `merged-2019`, `yao-2021`, `li-2021` or `merged-2022`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PostingPredicate::Merged2019 => "merged-2019",
-            PostingPredicate::Yao2021 => "yao-2021",
-            PostingPredicate::Li2021 => "li-2021",
-            PostingPredicate::Merged2022 => "merged-2022",
-        }
-    }
-
     /// POST-capable: whether this vCPU's timers may be posted at all; `kvm_can_post_timer_interrupt`.
     pub const fn can_post_timer_interrupt(self, vcpu: &VcpuConfig) -> bool {
         let asked = match self {

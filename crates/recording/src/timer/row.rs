@@ -3,50 +3,34 @@
 use dwell_policy::timer::{Fire, VcpuState};
 use serde::Serialize;
 
-/// What carried a timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mechanism {
-    /// The VMX preemption timer.
-    HvTimer,
-    /// An hrtimer of the host.
-    Hrtimer,
-}
-
-impl Mechanism {
-    /// Both.
-    pub const ALL: [Mechanism; 2] = [Mechanism::HvTimer, Mechanism::Hrtimer];
+dwell_policy::named! {
+    /// What carried a timer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Mechanism {
+        /// The VMX preemption timer.
+        HvTimer = "hv-timer",
+        /// An hrtimer of the host.
+        Hrtimer = "hrtimer",
+    }
 
     /// The name used in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mechanism::HvTimer => "hv-timer",
-            Mechanism::Hrtimer => "hrtimer",
-        }
+    pub fn name
+}
+
+dwell_policy::named! {
+    /// For what a timer needs an exit.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum TimerPart {
+        /// The guest writes to a register of its timer.
+        Arm = "arm",
+        /// The timer fires.
+        Fire = "fire",
     }
-}
-
-/// For what a timer needs an exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TimerPart {
-    /// The guest writes to a register of its timer.
-    Arm,
-    /// The timer fires.
-    Fire,
-}
-
-impl TimerPart {
-    /// Both.
-    pub const ALL: [TimerPart; 2] = [TimerPart::Arm, TimerPart::Fire];
 
     /// The name used in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TimerPart::Arm => "arm",
-            TimerPart::Fire => "fire",
-        }
-    }
+    pub fn name
 }
 
 /// A timer of a vCPU: from when it was armed to the guest entry after it fired.

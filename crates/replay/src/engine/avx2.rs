@@ -4,7 +4,7 @@
 //! the same ground: an [`Avx2`] comes from [`Lanes::splat`] or [`Lanes::load`] alone, whose callers vouch for the CPU,
 //! and an intrinsic that touches no memory asks for nothing else.
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, intrinsics};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -32,6 +32,16 @@ impl Lanes for Avx2 {
     const WIDTH: usize = 8;
     type Mask = Mask;
 
+    intrinsics! {
+        add = _mm256_add_epi32;
+        sub = _mm256_sub_epi32;
+        mul = _mm256_mullo_epi32;
+        min = _mm256_min_epu32;
+        max = _mm256_max_epu32;
+        xor = _mm256_xor_si256;
+        or = _mm256_or_si256;
+    }
+
     #[inline(always)]
     unsafe fn splat(x: i32) -> Avx2 {
         // SAFETY: the caller vouches for AVX2.
@@ -52,41 +62,6 @@ impl Lanes for Avx2 {
         // SAFETY: no instruction at all; as the block is not marked `readonly`, the compiler has to assume that it
         // writes memory, and loads what it needs from there after it.
         unsafe { std::arch::asm!("/* {0} */", in(reg) of, options(nostack, preserves_flags)) }
-    }
-    #[inline(always)]
-    fn add(self, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_add_epi32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn sub(self, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_sub_epi32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn mul(self, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_mullo_epi32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn min(self, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_min_epu32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn max(self, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_max_epu32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn xor(self, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_xor_si256(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn or(self, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_or_si256(self.0, other.0) })
     }
     #[inline(always)]
     fn shr(self, bits: Avx2) -> Avx2 {

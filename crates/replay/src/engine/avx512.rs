@@ -4,7 +4,7 @@
 //! [`Lanes::splat`] or [`Lanes::load`] alone, whose callers vouch for the CPU, and an intrinsic that touches no memory
 //! asks for nothing else.
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, intrinsics};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -27,6 +27,17 @@ impl Lanes for Avx512 {
     const WIDTH: usize = 16;
     type Mask = __mmask16;
 
+    intrinsics! {
+        add = _mm512_add_epi32;
+        sub = _mm512_sub_epi32;
+        mul = _mm512_mullo_epi32;
+        min = _mm512_min_epu32;
+        max = _mm512_max_epu32;
+        xor = _mm512_xor_si512;
+        or = _mm512_or_si512;
+        shr = _mm512_srlv_epi32;
+    }
+
     #[inline(always)]
     unsafe fn splat(x: i32) -> Avx512 {
         // SAFETY: the caller vouches for AVX-512F.
@@ -47,46 +58,6 @@ impl Lanes for Avx512 {
         // SAFETY: no instruction at all; as the block is not marked `readonly`, the compiler has to assume that it
         // writes memory, and loads what it needs from there after it.
         unsafe { std::arch::asm!("/* {0} */", in(reg) of, options(nostack, preserves_flags)) }
-    }
-    #[inline(always)]
-    fn add(self, other: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_add_epi32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn sub(self, other: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_sub_epi32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn mul(self, other: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_mullo_epi32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn min(self, other: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_min_epu32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn max(self, other: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_max_epu32(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn xor(self, other: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_xor_si512(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn or(self, other: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_or_si512(self.0, other.0) })
-    }
-    #[inline(always)]
-    fn shr(self, bits: Avx512) -> Avx512 {
-        // SAFETY: see the module.
-        Avx512(unsafe { _mm512_srlv_epi32(self.0, bits.0) })
     }
     #[inline(always)]
     fn mul_shr(self, factor: Avx512, bits: Avx512) -> Avx512 {
@@ -142,14 +113,6 @@ impl Lanes for Avx512 {
     fn shl(self, bits: Avx512) -> Avx512 {
         // SAFETY: see the module.
         Avx512(unsafe { hide(_mm512_sllv_epi32(self.0, bits.0)) })
-    }
-    #[inline(always)]
-    fn raise_where(self, at: __mmask16, other: Avx512) -> Avx512 {
-        self.replace(at, other)
-    }
-    #[inline(always)]
-    fn lower_where(self, at: __mmask16, other: Avx512) -> Avx512 {
-        self.replace(at, other)
     }
     #[inline(always)]
     fn replace(self, at: __mmask16, other: Avx512) -> Avx512 {

@@ -5,15 +5,20 @@ use super::kernel::{Ranges, apart, find_ranges, together};
 use super::lanes::{Lanes, Plain};
 use super::segment::Segment;
 
-/// Instructions that the engine can use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isa {
-    /// Those that the program was compiled for: plain loops, of which the compiler makes what vectors there are.
-    Portable,
-    /// AVX2 on x86-64, eight settings in a register.
-    Avx2,
-    /// AVX-512F on x86-64, sixteen settings in a register.
-    Avx512,
+dwell_policy::named! {
+    /// Instructions that the engine can use.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Isa {
+        /// Those that the program was compiled for: plain loops, of which the compiler makes what vectors there are.
+        Portable = "portable",
+        /// AVX2 on x86-64, eight settings in a register.
+        Avx2 = "AVX2",
+        /// AVX-512F on x86-64, sixteen settings in a register.
+        Avx512 = "AVX-512",
+    }
+
+    /// Name in tables.
+    pub fn name
 }
 
 impl Isa {
@@ -39,15 +44,6 @@ impl Isa {
             }
         }
         &[Isa::Portable]
-    }
-
-    /// Name in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Isa::Portable => "portable",
-            Isa::Avx2 => "AVX2",
-            Isa::Avx512 => "AVX-512",
-        }
     }
 
     /// The kernels for this.

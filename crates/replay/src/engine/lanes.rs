@@ -67,9 +67,15 @@ pub(super) trait Lanes: Copy {
     /// Left by so many bits, at most 31.
     fn shl(self, bits: Self) -> Self;
     /// `other` where `at` holds and it is no less than `self`, else `self`.
-    fn raise_where(self, at: Self::Mask, other: Self) -> Self;
+    #[inline(always)]
+    fn raise_where(self, at: Self::Mask, other: Self) -> Self {
+        self.replace(at, other)
+    }
     /// `other`, which is nowhere more than `self`, where `at` holds, else `self`.
-    fn lower_where(self, at: Self::Mask, other: Self) -> Self;
+    #[inline(always)]
+    fn lower_where(self, at: Self::Mask, other: Self) -> Self {
+        self.replace(at, other)
+    }
     /// `other` where `at` holds, else `self`.
     fn replace(self, at: Self::Mask, other: Self) -> Self;
     /// `self` where `at` holds, else zero.
@@ -79,6 +85,20 @@ pub(super) trait Lanes: Copy {
     /// Bit *i* for lane *i*.
     fn bits(at: Self::Mask) -> u64;
 }
+
+/// Operations of [`Lanes`] on two vectors, each of them one intrinsic.
+#[cfg(target_arch = "x86_64")]
+macro_rules! intrinsics {
+    ($($name:ident = $of:ident;)*) => {
+        $(#[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            // SAFETY: there is a value of this type only where the CPU has its instructions, and the intrinsic touches no memory.
+            Self(unsafe { $of(self.0, other.0) })
+        })*
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use intrinsics;
 
 /// Eight lanes in plain loops, which compilers turn into vector instructions of whatever CPU they compile for.
 #[derive(Clone, Copy)]
@@ -99,9 +119,29 @@ impl Plain {
     }
 }
 
+macro_rules! plain {
+    ($($name:ident = $of:expr;)*) => {
+        $(#[inline(always)]
+        fn $name(self, other: Plain) -> Plain {
+            self.zip(other, $of)
+        })*
+    };
+}
+
 impl Lanes for Plain {
     const WIDTH: usize = 8;
     type Mask = PlainMask;
+
+    plain! {
+        add = u32::wrapping_add;
+        sub = u32::wrapping_sub;
+        mul = u32::wrapping_mul;
+        min = u32::min;
+        max = u32::max;
+        xor = |a, b| a ^ b;
+        or = |a, b| a | b;
+        shr = |a, bits| if bits < 32 { a >> bits } else { 0 };
+    }
 
     #[inline(always)]
     unsafe fn splat(x: i32) -> Plain {
@@ -116,38 +156,6 @@ impl Lanes for Plain {
     unsafe fn store(self, to: *mut i32) {
         // SAFETY: the caller says that eight numbers can be written there.
         unsafe { to.cast::<[u32; 8]>().write_unaligned(self.0) }
-    }
-    #[inline(always)]
-    fn add(self, other: Plain) -> Plain {
-        self.zip(other, u32::wrapping_add)
-    }
-    #[inline(always)]
-    fn sub(self, other: Plain) -> Plain {
-        self.zip(other, u32::wrapping_sub)
-    }
-    #[inline(always)]
-    fn mul(self, other: Plain) -> Plain {
-        self.zip(other, u32::wrapping_mul)
-    }
-    #[inline(always)]
-    fn min(self, other: Plain) -> Plain {
-        self.zip(other, u32::min)
-    }
-    #[inline(always)]
-    fn max(self, other: Plain) -> Plain {
-        self.zip(other, u32::max)
-    }
-    #[inline(always)]
-    fn xor(self, other: Plain) -> Plain {
-        self.zip(other, |a, b| a ^ b)
-    }
-    #[inline(always)]
-    fn or(self, other: Plain) -> Plain {
-        self.zip(other, |a, b| a | b)
-    }
-    #[inline(always)]
-    fn shr(self, bits: Plain) -> Plain {
-        self.zip(bits, |a, b| if b < 32 { a >> b } else { 0 })
     }
     #[inline(always)]
     fn mul_shr(self, factor: Plain, bits: Plain) -> Plain {
@@ -191,14 +199,6 @@ impl Lanes for Plain {
     #[inline(always)]
     fn shl(self, bits: Plain) -> Plain {
         self.zip(bits, |a, b| a << (b & 31))
-    }
-    #[inline(always)]
-    fn raise_where(self, at: PlainMask, other: Plain) -> Plain {
-        self.choose(at, other)
-    }
-    #[inline(always)]
-    fn lower_where(self, at: PlainMask, other: Plain) -> Plain {
-        self.choose(at, other)
     }
     #[inline(always)]
     fn replace(self, at: PlainMask, other: Plain) -> Plain {

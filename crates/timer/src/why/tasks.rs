@@ -4,35 +4,25 @@ use dwell_machine::{Machine, Vmm, VmmKind};
 use dwell_trace::host::vcpu_of_name;
 use serde::{Deserialize, Serialize};
 
-/// What a thread is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Class {
-    Vcpu,
-    MainLoop,
-    IoThread,
-    /// A thread of the kernel that serves the VM's network or disks.
-    Vhost,
-    /// Another thread of the kernel on behalf of the VM.
-    Kernel,
-    /// This machine's own CPUs.
-    Cpu,
-    Other,
-}
-
-impl Class {
-    /// As tables have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Class::Vcpu => "vCPUs",
-            Class::MainLoop => "main loop",
-            Class::IoThread => "I/O thread",
-            Class::Vhost => "vhost",
-            Class::Kernel => "kernel",
-            Class::Cpu => "CPUs",
-            Class::Other => "other threads",
-        }
+dwell_policy::named! {
+    /// What a thread is for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Class {
+        Vcpu = "vCPUs",
+        MainLoop = "main loop",
+        IoThread = "I/O thread",
+        /// A thread of the kernel that serves the VM's network or disks.
+        Vhost = "vhost",
+        /// Another thread of the kernel on behalf of the VM.
+        Kernel = "kernel",
+        /// This machine's own CPUs.
+        Cpu = "CPUs",
+        Other = "other threads",
     }
+
+    /// As tables have it.
+    pub fn name
 }
 
 /// QEMU's own I/O thread for its monitors, which does not poll.

@@ -10,25 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What to watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Target {
-    /// vCPUs, from KVM's tracepoints.
-    Host,
-    /// The CPUs of this machine.
-    Guest,
-    /// Threads that wait in system calls.
-    Thread,
-}
-
-impl Target {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Target::Host => "host",
-            Target::Guest => "guest",
-            Target::Thread => "thread",
-        }
+dwell_policy::named! {
+    /// What to watch.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub(crate) enum Target {
+        /// vCPUs, from KVM's tracepoints.
+        Host = "host",
+        /// The CPUs of this machine.
+        Guest = "guest",
+        /// Threads that wait in system calls.
+        Thread = "thread",
     }
+
+    pub(crate) fn name
 }
 
 /// An episode that has ended.

@@ -10,21 +10,16 @@ use crate::event::{Event, SystemCall, TracepointKind};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Which tool writes a line like this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Dialect {
-    Perf,
-    /// `trace-cmd report`, or ftrace itself.
-    Ftrace,
-}
-
-impl Dialect {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Dialect::Perf => "perf script",
-            Dialect::Ftrace => "trace-cmd or ftrace",
-        }
+dwell_policy::named! {
+    /// Which tool writes a line like this.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Dialect {
+        Perf = "perf script",
+        /// `trace-cmd report`, or ftrace itself.
+        Ftrace = "trace-cmd or ftrace",
     }
+
+    pub(crate) fn name
 }
 
 /// A line that is an event.
