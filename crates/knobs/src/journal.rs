@@ -247,6 +247,12 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
+/// The error of what was attempted on a path.
+fn failed(what: &'static str, path: &str) -> impl FnOnce(io::Error) -> JournalError {
+    let path = path.to_owned();
+    move |source| JournalError::Io { what, path, source }
+}
+
 /// What a lock is against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Against {
@@ -288,10 +294,6 @@ pub(crate) fn lock(
     patience: Duration,
 ) -> Result<Lock, JournalError> {
     let directory = folder(state_directory);
-    let failed = |what, path: &str| {
-        let path = path.to_owned();
-        move |source| JournalError::Io { what, path, source }
-    };
     let safe = || machine.check_directory(&directory).map_err(failed("use the directory", &directory));
     safe()?;
     machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
@@ -364,10 +366,6 @@ impl<'a> Journal<'a> {
         let lock = lock(machine, state_directory, Against::Writers, patience)?;
         let directory = folder(state_directory);
         let state_directory = state_directory.trim_end_matches('/');
-        let failed = |what, path: &str| {
-            let path = path.to_owned();
-            move |source| JournalError::Io { what, path, source }
-        };
         // The directory itself has to outlast a power failure as well.
         for path in [state_directory, whole_file::parent(state_directory)] {
             machine.sync_directory(path).map_err(failed("sync", path))?;
@@ -460,7 +458,7 @@ impl<'a> Journal<'a> {
             Err(error) if is_full(&error) && self.machine.remove(&self.spare()).is_ok() => put(),
             saved => saved,
         };
-        saved.map_err(|source| JournalError::Io { what: "write", path, source })?;
+        saved.map_err(failed("write", &path))?;
         match known.and_then(|at| self.changes.get_mut(at)) {
             Some(known) => *known = change,
             None => {
@@ -495,8 +493,7 @@ impl<'a> Journal<'a> {
         if self.machine.read_own(&path).is_ok_and(|spare| spare.len() >= bytes) {
             return Ok(());
         }
-        whole_file::put(self.machine, &path, &vec![b'\n'; bytes.min(LONGEST)])
-            .map_err(|source| JournalError::Io { what: "write", path, source })
+        whole_file::put(self.machine, &path, &vec![b'\n'; bytes.min(LONGEST)]).map_err(failed("write", &path))
     }
 }
 
@@ -547,7 +544,7 @@ fn names(machine: &dyn Writable, directory: &str) -> Result<Vec<String>, Journal
     match machine.names(directory) {
         Ok(names) => Ok(names),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
-        Err(source) => Err(JournalError::Io { what: "list", path: directory.to_owned(), source }),
+        Err(error) => Err(failed("list", directory)(error)),
     }
 }
 
@@ -595,11 +592,7 @@ pub fn read_readable(machine: &dyn Writable, state_directory: &str) -> Result<Re
 
 fn read_one(machine: &dyn Writable, path: String, id: Option<Id>) -> Result<Change, JournalError> {
     let Some(id) = id else { return Err(JournalError::Stray { path }) };
-    let bytes = machine.read_own(&path).map_err(|source| JournalError::Io {
-        what: "read",
-        path: path.clone(),
-        source,
-    })?;
+    let bytes = machine.read_own(&path).map_err(failed("read", &path))?;
     let change = decode(&bytes).map_err(|wrong| wrong.of(&path))?;
     if change.id != id {
         return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });

@@ -61,44 +61,39 @@ pub enum Unit {
 impl Unit {
     pub const ALL: [Unit; 4] = [Unit::Wakeup, Unit::ContextSwitch, Unit::Request, Unit::Work];
 
+    /// Its rate in results, what a plan promises by it in results, and one and many of them in a sentence.
+    const fn names(self) -> [&'static str; 4] {
+        match self {
+            Unit::Wakeup => ["wakeups_per_s", "promised_per_wakeup", "wakeup", "wakeups"],
+            Unit::ContextSwitch => [
+                "context_switches_per_s",
+                "promised_per_context_switch",
+                "context switch",
+                "context switches",
+            ],
+            Unit::Request => ["requests_per_s", "promised_per_request", "request", "requests"],
+            Unit::Work => ["work_per_s", "promised_per_work", "unit of work", "units of work"],
+        }
+    }
+
     /// Its rate in results.
     pub const fn per_s(self) -> &'static str {
-        match self {
-            Unit::Wakeup => "wakeups_per_s",
-            Unit::ContextSwitch => "context_switches_per_s",
-            Unit::Request => "requests_per_s",
-            Unit::Work => "work_per_s",
-        }
+        self.names()[0]
     }
 
     /// What a plan promises, by this unit, in results.
     pub const fn promised_per_unit(self) -> &'static str {
-        match self {
-            Unit::Wakeup => "promised_per_wakeup",
-            Unit::ContextSwitch => "promised_per_context_switch",
-            Unit::Request => "promised_per_request",
-            Unit::Work => "promised_per_work",
-        }
+        self.names()[1]
     }
 
     /// One of them, in a sentence.
     pub const fn one(self) -> &'static str {
-        match self {
-            Unit::Wakeup => "wakeup",
-            Unit::ContextSwitch => "context switch",
-            Unit::Request => "request",
-            Unit::Work => "unit of work",
-        }
+        self.names()[2]
     }
 
     /// Many of them, in a sentence.
     pub const fn many(self) -> &'static str {
-        match self {
-            Unit::Wakeup => "wakeups",
-            Unit::ContextSwitch => "context switches",
-            Unit::Request => "requests",
-            Unit::Work => "units of work",
-        }
+        self.names()[3]
     }
 
     /// Whether it counts work itself, and not what goes along with it.

@@ -226,21 +226,19 @@ type Labels = Vec<(&'static str, String)>;
 /// The samples of a metric.
 type Samples = Vec<(Labels, f64)>;
 
-/// Encodes the samples of a counter or a gauge.
-fn metric(
-    encoder: &mut DescriptorEncoder<'_>,
-    kind: MetricType,
-    name: &str,
-    help: &str,
-    unit: Option<&MetricUnit>,
-    samples: &Samples,
-) -> fmt::Result {
-    let mut metric = encoder.encode_descriptor(name, help, unit, kind)?;
-    for (labels, value) in samples {
-        let sample = metric.encode_family(labels)?;
-        match kind {
-            Counter => ConstCounter::new(*value).encode(sample)?,
-            _ => ConstGauge::new(*value).encode(sample)?,
+/// A counter or a gauge: its name, what it is, its unit, and its samples.
+type Metric<'a> = (MetricType, &'static str, &'static str, Option<&'a MetricUnit>, Samples);
+
+/// Encodes counters and gauges.
+fn encode(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric<'_>]) -> fmt::Result {
+    for (kind, name, help, unit, samples) in metrics {
+        let mut metric = encoder.encode_descriptor(name, help, *unit, *kind)?;
+        for (labels, value) in samples {
+            let sample = metric.encode_family(labels)?;
+            match kind {
+                Counter => ConstCounter::new(*value).encode(sample)?,
+                _ => ConstGauge::new(*value).encode(sample)?,
+            }
         }
     }
     Ok(())
@@ -305,107 +303,17 @@ impl Snapshot {
 
 impl Collector for Published {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (snapshot, out) = (self.last(), &mut encoder);
-        let seconds = Some(&MetricUnit::Seconds);
+        let (snapshot, seconds) = (self.last(), Some(&MetricUnit::Seconds));
         let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)];
-        metric(out, Gauge, "dwell_build_info", "Version of dwell", None, &version)?;
         let modes = snapshot.layers(|layer| {
             let of = |state: &&'static str| {
                 (vec![("mode", (*state).to_owned())], f64::from(u8::from(*state == layer.state)))
             };
             STATES.iter().map(of).collect()
         });
-        metric(out, Gauge, "dwell_mode", "1 for the mode that a layer is in", None, &modes)?;
-        metric(
-            out,
-            Gauge,
-            "dwell_setting",
-            "Parameter in force that is a time",
-            seconds,
-            &snapshot.settings(true),
-        )?;
-        metric(
-            out,
-            Gauge,
-            "dwell_setting_factor",
-            "Parameter in force that is a factor, a shift or a switch",
-            None,
-            &snapshot.settings(false),
-        )?;
-        self.encode_figures(&snapshot, out)?;
-        let changes = snapshot.layers(|layer| {
-            let of = |reason: Reason| {
-                let number = layer.tally.reasons.get(&reason).copied().unwrap_or(0);
-                (vec![("reason", reason.name().to_owned())], number as f64)
-            };
-            Reason::ALL.map(of).to_vec()
-        });
-        metric(
-            out,
-            Counter,
-            "dwell_changes",
-            "Changes of a setting, and ends of control, by reason",
-            None,
-            &changes,
-        )?;
-        let vetoes = snapshot.layers(|layer| {
-            let of = |(name, figures): (&String, &Figures)| {
-                let listed = figures.tenant.as_ref().filter(|listed| listed.most_loss.is_some())?;
-                Some((vec![("vm", name.clone())], listed.vetoes as f64))
-            };
-            layer.tally.figures.iter().filter_map(of).collect()
-        });
-        metric(
-            out,
-            Counter,
-            "dwell_vetoes",
-            "Decisions in which a VM vetoed the setting that would have been chosen, of VMs with a limit",
-            None,
-            &vetoes,
-        )?;
-        let decisions = snapshot.layer(|layer| layer.tally.decisions as f64);
-        metric(out, Counter, "dwell_decisions", "Decisions", None, &decisions)?;
-        metric(
-            out,
-            Counter,
-            "dwell_writes",
-            "Parameters written",
-            None,
-            &snapshot.layer(|l| l.tally.writes as f64),
-        )?;
-        let error = |layer: &OfLayer| layer.tally.model_error.map(|error| (vec![], error));
-        metric(
-            out,
-            Gauge,
-            "dwell_model_error_ratio",
-            "Cost predicted of the setting in force over the cost counted, less 1, in the last period",
-            None,
-            &snapshot.layers(|layer| error(layer).into_iter().collect()),
-        )?;
-        let lost = snapshot.layer(|layer| layer.lost as f64);
-        metric(out, Counter, "dwell_observation_lost", "Trace events lost in bursts", None, &lost)?;
-        self.encode_process(out)
-    }
-}
-
-impl Published {
-    fn encode_figures(&self, snapshot: &Snapshot, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let seconds = Some(&MetricUnit::Seconds);
-        let episodes = snapshot.vms(|of| [(None, of.episodes)]);
-        metric(out, Counter, "dwell_episodes", "Times that an idler had nothing to run", None, &episodes)?;
         let polls = snapshot.vms(|of| {
             [(Some(("result", "success")), of.polls_succeeded), (Some(("result", "fail")), of.polls_failed)]
         });
-        metric(out, Counter, "dwell_polls", "Polls, by whether the wakeup came while polling", None, &polls)?;
-        metric(
-            out,
-            Counter,
-            "dwell_poll",
-            "Polling CPU",
-            seconds,
-            &snapshot.vms(|of| [(None, of.polled_s)]),
-        )?;
-        metric(out, Counter, "dwell_halts", "Halts", None, &snapshot.vms(|of| [(None, of.halts)]))?;
         let cost = snapshot.vms(|of| {
             [
                 (Some(("of", "measured")), of.measured_s),
@@ -414,17 +322,59 @@ impl Published {
                 (Some(("of", "optimum")), of.optimum_s),
             ]
         });
-        metric(
-            out,
-            Counter,
-            "dwell_cost",
-            "Polling CPU plus halts at their cost: measured, and predicted of the setting in force, of the originals \
-             and of the offline optimum",
-            seconds,
-            &cost,
-        )
+        let changes = snapshot.layers(|layer| {
+            let of = |reason: Reason| {
+                let number = layer.tally.reasons.get(&reason).copied().unwrap_or(0);
+                (vec![("reason", reason.name().to_owned())], number as f64)
+            };
+            Reason::ALL.map(of).to_vec()
+        });
+        let vetoes = snapshot.layers(|layer| {
+            let of = |(name, figures): (&String, &Figures)| {
+                let listed = figures.tenant.as_ref().filter(|listed| listed.most_loss.is_some())?;
+                Some((vec![("vm", name.clone())], listed.vetoes as f64))
+            };
+            layer.tally.figures.iter().filter_map(of).collect()
+        });
+        let error = |layer: &OfLayer| layer.tally.model_error.map(|error| (vec![], error));
+        let error = snapshot.layers(|layer| error(layer).into_iter().collect());
+        let (settings, factors) = (snapshot.settings(true), snapshot.settings(false));
+        let vms = |of: fn(&Figures) -> f64| snapshot.vms(|figures| [(None, of(figures))]);
+        let (episodes, polled, halts) = (vms(|of| of.episodes), vms(|of| of.polled_s), vms(|of| of.halts));
+        let decisions = snapshot.layer(|layer| layer.tally.decisions as f64);
+        let writes = snapshot.layer(|layer| layer.tally.writes as f64);
+        let lost = snapshot.layer(|layer| layer.lost as f64);
+        const FACTOR: &str = "Parameter in force that is a factor, a shift or a switch";
+        const POLLS: &str = "Polls, by whether the wakeup came while polling";
+        const COST: &str = "Polling CPU plus halts at their cost: measured, and predicted of the setting in force, of \
+                            the originals and of the offline optimum";
+        const VETOES: &str =
+            "Decisions in which a VM vetoed the setting that would have been chosen, of VMs with a limit";
+        const ERROR: &str =
+            "Cost predicted of the setting in force over the cost counted, less 1, in the last period";
+        let metrics = [
+            (Gauge, "dwell_build_info", "Version of dwell", None, version),
+            (Gauge, "dwell_mode", "1 for the mode that a layer is in", None, modes),
+            (Gauge, "dwell_setting", "Parameter in force that is a time", seconds, settings),
+            (Gauge, "dwell_setting_factor", FACTOR, None, factors),
+            (Counter, "dwell_episodes", "Times that an idler had nothing to run", None, episodes),
+            (Counter, "dwell_polls", POLLS, None, polls),
+            (Counter, "dwell_poll", "Polling CPU", seconds, polled),
+            (Counter, "dwell_halts", "Halts", None, halts),
+            (Counter, "dwell_cost", COST, seconds, cost),
+            (Counter, "dwell_changes", "Changes of a setting, and ends of control, by reason", None, changes),
+            (Counter, "dwell_vetoes", VETOES, None, vetoes),
+            (Counter, "dwell_decisions", "Decisions", None, decisions),
+            (Counter, "dwell_writes", "Parameters written", None, writes),
+            (Gauge, "dwell_model_error_ratio", ERROR, None, error),
+            (Counter, "dwell_observation_lost", "Trace events lost in bursts", None, lost),
+        ];
+        encode(&mut encoder, &metrics)?;
+        self.encode_process(&mut encoder)
     }
+}
 
+impl Published {
     fn encode_process(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let bytes = Some(&MetricUnit::Bytes);
         let seconds = Some(&MetricUnit::Seconds);
