@@ -73,7 +73,8 @@ static u64 allow(struct dwell_policy *policy, u64 busy, u64 wanted)
 }
 
 /* Whether the length is the load's, so that it can be learned from. */
-static bool settle(struct dwell_policy *policy, u64 idle, u64 lost)
+static bool settle(struct dwell_policy *policy, u64 idle, u64 passed,
+		   u64 lost)
 {
 	u64 cost, credit, left;
 
@@ -86,8 +87,7 @@ static bool settle(struct dwell_policy *policy, u64 idle, u64 lost)
 		return false;
 	}
 	if (policy->balance < 0) {
-		pass(policy, min_of(idle, COUNTED * policy->halt_cost) +
-				     policy->halt_cost);
+		pass(policy, passed);
 		return false;
 	}
 	cost = idle <= policy->window ? idle :
@@ -224,6 +224,9 @@ u64 dwell_policy_longest_gap(const struct dwell_policy *policy)
 
 void dwell_policy_observe(struct dwell_policy *policy, u64 idle, u64 lost)
 {
+	/* With the wakeup latency. */
+	u64 passed = idle;
+
 	if (policy->rule != DWELL_LEADER && policy->rule != DWELL_SAVINGS)
 		return;
 	/* A halted CPU runs later than the wakeup; it did outlast the window. */
@@ -233,7 +236,7 @@ void dwell_policy_observe(struct dwell_policy *policy, u64 idle, u64 lost)
 
 		idle = wakeup > policy->window ? wakeup : policy->window + 1;
 	}
-	if (!settle(policy, idle, lost))
+	if (!settle(policy, idle, passed, lost))
 		return;
 	if (policy->rule == DWELL_LEADER)
 		leader_observe(policy, idle);

@@ -56,7 +56,8 @@ impl<P: Policy> Policy for Late<P> {
             // Whatever the latency was, the episode did outlast the window.
             idle = idle.saturating_sub(self.wake_latency).max(Nanos(self.window.0 + 1));
         }
-        self.policy.observe(Outcome { idle, ..outcome });
+        let late = Nanos(outcome.late.0.saturating_add(outcome.idle.0 - idle.0));
+        self.policy.observe(Outcome { idle, late, ..outcome });
     }
 }
 
@@ -64,25 +65,26 @@ impl<P: Policy> Policy for Late<P> {
 mod tests {
     use super::*;
 
-    /// Polls for 100 ns and keeps the last length.
-    struct Keeper(Nanos);
+    /// Polls for 100 ns and keeps the last length, and what was taken out of it.
+    struct Keeper(Nanos, Nanos);
 
     impl Policy for Keeper {
         fn window(&mut self) -> Nanos {
             Nanos(100)
         }
         fn observe(&mut self, outcome: Outcome<'_>) {
-            self.0 = outcome.idle;
+            (self.0, self.1) = (outcome.idle, outcome.late);
         }
     }
 
     #[test]
     fn latency_is_taken_out_of_halted_episodes_alone() {
-        let mut late = Late::new(Keeper(Nanos::ZERO), Nanos(30));
+        let mut late = Late::new(Keeper(Nanos::ZERO, Nanos::ZERO), Nanos(30));
         for (measured, expected) in [(0, 0), (100, 100), (101, 101), (130, 101), (131, 101), (500, 470)] {
             late.window();
             late.observe(Outcome::of(Nanos(measured)));
             assert_eq!(late.policy().0, Nanos(expected), "{measured}");
+            assert_eq!(late.policy().1, Nanos(measured - expected), "{measured}");
         }
         late.window_after(Nanos(7));
         late.observe(Outcome::of(Nanos::MAX));

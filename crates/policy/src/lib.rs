@@ -75,6 +75,8 @@ pub use nanos::ParseNanosError;
 pub struct Outcome<'a> {
     /// From "nothing to do" to the wakeup event.
     pub idle: Nanos,
+    /// How long after the event the idler ran: the wakeup latency, where that was taken out of `idle`, else zero.
+    pub late: Nanos,
     /// How long others had the CPU during the poll, which ended for that reason: the jump of the clock between two looks,
     /// where it was more than [`Policy::longest_gap`]; else zero.
     pub lost: Nanos,
@@ -90,7 +92,7 @@ impl<'a> Outcome<'a> {
 
     /// The outcome of an episode of an event loop whose handlers `ready` became ready.
     pub const fn with_ready(idle: Nanos, ready: &'a [u32]) -> Outcome<'a> {
-        Outcome { idle, lost: Nanos::ZERO, ready }
+        Outcome { idle, late: Nanos::ZERO, lost: Nanos::ZERO, ready }
     }
 
     /// The same, of an episode whose poll was preempted for so long.
