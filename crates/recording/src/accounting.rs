@@ -105,7 +105,7 @@ pub fn lost_in_poll_ns(chunk: &Chunk, row: usize, layer: Layer) -> Option<u64> {
     (lost_ns > LONGEST_POLL_END_NS).then_some(lost_ns)
 }
 
-/// The share of the episodes from which on such polls are reported as a cause.
+/// Whether polls are enough of the episodes to be reported as a cause: 1 %.
 pub fn are_many(polls: u64, episodes: u64) -> bool {
     polls > 0 && polls.saturating_mul(100) >= episodes
 }

@@ -317,7 +317,7 @@ struct Seen {
     went_on: u64,
     /// Polls in which others had the CPU.
     preempted: u64,
-    /// For how long [ns].
+    /// For how long \[ns\].
     lost_ns: u64,
 }
 

@@ -122,7 +122,7 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     let notes = notes.chain(model::note_of_time(&summary.metadata)).chain(model::left_out(&summary.metadata));
     let preempted = (summary.preempted_polls > 0).then(|| {
         format!(
-            "in {} others had the CPU, for {} in all: they took more than {} longer than they last",
+            "in {} others had the CPU, for {} in all: these ended more than {} after their windows",
             if summary.preempted_polls == 1 {
                 "1 poll".to_owned()
             } else {

@@ -28,7 +28,8 @@ const WINDOW: &str = "sys/module/kvm/parameters/halt_poll_ns";
 /// The machine as it was after the change, as a copy.
 fn machine(version: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    let copied = Command::new("cp").arg("-r").arg(version.join("root/.")).arg(copy.path()).status().unwrap();
+    let copied =
+        Command::new("cp").arg("-r").arg(version.join("machine/.")).arg(copy.path()).status().unwrap();
     assert!(copied.success());
     copy
 }

@@ -99,7 +99,7 @@ fn the_json_of_commands_is_of_their_schemas() {
     let copied = Command::new("cp").arg("-r").arg(&kept).arg(here("of")).status().unwrap();
     assert!(copied.success());
     let (recording, plan, root) =
-        (here("of/recording.parquet"), name(&kept.join("plan.toml")), here("of/root"));
+        (here("of/recording.parquet"), name(&kept.join("plan.toml")), here("of/machine"));
     let (recording, plan, root) = (recording.as_str(), plan.as_str(), root.as_str());
     let trace = name(&tests.join("timers/guest-6.12.perf.txt.gz"));
     let (timers, csv) = (here("timers.parquet"), here("idle.csv"));
