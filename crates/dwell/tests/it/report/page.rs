@@ -500,7 +500,7 @@ fn the_page_of_a_long_recording_is_small_and_opens_at_once() {
     let page = std::env::var_os("DWELL_LONG_PAGE").map(PathBuf::from).expect("DWELL_LONG_PAGE names a page");
     let Some((_alone, mut browser)) = browser("the page of a long recording") else { return };
     let bytes = std::fs::metadata(&page).unwrap().len();
-    let library = u64::try_from(dwell_report::page::LIBRARY_BYTES).unwrap();
+    let library = u64::try_from(dwell_report::page::library_bytes()).unwrap();
     let least = (0..3).map(|_| {
         let mut tab = browser.tab(DESKTOP, "light");
         let took = tab.open(&page);
