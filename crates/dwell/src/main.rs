@@ -17,6 +17,11 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use dwell_cli::{failure, generate, output, paint, quantity, stop};
 use std::process::ExitCode;
 
+/// What is published is linked with musl, whose own allocator takes a third of the time of a replay by several threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Tune how long idle CPUs and I/O threads poll before they halt
 ///
 /// An idle CPU, vCPU or I/O thread can poll for a while or halt at once. Polling costs CPU time; halting costs a VM
