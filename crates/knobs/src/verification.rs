@@ -7,11 +7,14 @@
 //! 1. Less [`Work`] is done: a regression, whatever a second costs.
 //! 2. A unit of work costs more: a regression. One costs as much: no difference.
 //! 3. Nothing was predicted: a gain. The difference is outside the prediction, in either direction, or more work
-//!    is done, which no replay predicts: a gain, not as predicted. Else the prediction is confirmed.
+//!    is done, which no replay of idle times predicts: a gain, not as predicted. Else the prediction is confirmed.
+//!
+//! A plan from causes predicts the work itself: its speed, and what a unit costs. These are judged instead of figures by
+//! the second, which follow from them.
 //!
 //! The cost of a second alone would show a gain wherever fewer requests are served.
 
-use crate::plan::Plan;
+use crate::plan::{Effect, Plan};
 pub use dwell_replay::Figure;
 use dwell_replay::number;
 use dwell_stats::{Interval, MIN_ROUNDS};
@@ -139,6 +142,14 @@ impl Work {
         self.ratio_limits().is_some_and(|[low, _]| low > 1.0 + self.unit.tolerance())
     }
 
+    /// By how much less a unit costs, as a share of what it cost before.
+    pub fn gain(&self) -> Option<Interval> {
+        let (before, difference) = (self.promised_before?.value, self.promised_difference?);
+        let [high, value, low] =
+            [difference.low, difference.value, difference.high].map(|difference| -difference / before);
+        (before > 0.0).then_some(Interval { low, value, high })
+    }
+
     /// `20,627 requests/s for 58,398 (-65 %)`.
     fn words(&self) -> String {
         let value = |measured: Option<Interval>| measured.map_or(f64::NAN, |measured| measured.value);
@@ -239,8 +250,8 @@ pub struct Verification {
 /// What a verdict is based on.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
-    /// Whether the plan predicts anything.
-    pub predicted: bool,
+    /// What the plan predicts.
+    pub effect: &'a Effect,
     /// The figure that the plan promises a gain of.
     pub promised: Figure,
     /// The figures that can be compared with the prediction.
@@ -274,8 +285,11 @@ impl Evidence<'_> {
         if all(Work::fell) {
             return (Verdict::Regression, vec![format!("less work is done: {}", words(&work))]);
         }
-        // Where more is predicted, as for a limit that must be kept, more is a gain.
-        let more = self.predicted && promised.predicted_after > promised.predicted_before;
+        // Where more is predicted, as for a limit that must be kept, more is a gain. More of a second, because more work is
+        // done in it, is none.
+        let predicted = self.effect.present.episodes > 0;
+        let more =
+            predicted && self.effect.speed.is_none() && promised.predicted_after > promised.predicted_before;
         let oriented = |[low, high]: [f64; 2]| if more { [-high, -low] } else { [low, high] };
         let by_unit: Vec<[f64; 2]> =
             work.iter().filter_map(|work| work.promised_difference?.limits()).map(oriented).collect();
@@ -289,13 +303,43 @@ impl Evidence<'_> {
         if !rose && !judged.iter().all(|[_, high]| *high < 0.0) {
             return (Verdict::NoDifference, vec![]);
         }
-        if !self.predicted {
+        if !predicted {
             return (Verdict::Gain, vec![]);
+        }
+        if let Some(speed) = self.effect.speed {
+            let why = self.outside_by_work(speed, &work);
+            return (if why.is_empty() { Verdict::Confirmed } else { Verdict::NotAsPredicted }, why);
         }
         let outside = self.figures.iter().filter_map(|compared| compared.outside(self.halt_cost_ns));
         let rose = rose.then(|| format!("more work is done: {}", words(&work)));
         let why: Vec<String> = rose.into_iter().chain(outside).collect();
         (if why.is_empty() { Verdict::Confirmed } else { Verdict::NotAsPredicted }, why)
+    }
+}
+
+impl Evidence<'_> {
+    /// How what was measured is outside what a plan from causes predicts. Of what only goes along with work one is
+    /// enough that agrees.
+    fn outside_by_work(&self, speed: Interval, work: &[&Work]) -> Vec<String> {
+        let outside =
+            |name: &str, predicted: Interval, of: fn(&Work) -> Option<Interval>, text: fn(f64) -> String| {
+                let measured: Vec<Interval> = work.iter().filter_map(|work| of(work)).collect();
+                let agrees = |is: &Interval| is.low <= predicted.high && is.high >= predicted.low;
+                let first = measured.last().filter(|_| !measured.iter().any(agrees))?;
+                Some(format!(
+                    "{name}: {} measured, {} ({} to {}) predicted",
+                    text(first.value),
+                    text(predicted.value),
+                    text(predicted.low),
+                    text(predicted.high)
+                ))
+            };
+        let speed = outside("work a second, after / before", speed, |work| work.ratio, number::ratio);
+        let gain = self
+            .effect
+            .gain
+            .and_then(|gain| outside("less for a unit of work", gain.share, Work::gain, number::percent));
+        speed.into_iter().chain(gain).collect()
     }
 }
 

@@ -33,6 +33,7 @@ use dwell_recording::summary::Summary;
 use dwell_recording::{Metadata, ReadError, Reader};
 use dwell_replay::advice::{Advice, Gain, Goal, Role};
 use dwell_replay::{Priced, Values};
+use dwell_stats::Interval;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::SystemTime;
@@ -113,6 +114,10 @@ pub struct Effect {
     /// The gain; `None` in a plan that was not made from advice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
+    /// Work done in a second over that under the setting that was in force, of a plan from causes. The gain is then that
+    /// of a unit of work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Interval>,
 }
 
 impl Effect {
@@ -297,6 +302,7 @@ impl Plan {
                 recommended: advice.figures(Role::Recommended),
                 optimum: advice.figures(Role::Optimum),
                 gain: advice.gain,
+                speed: None,
             },
             conditions: Conditions {
                 halt_cost_ns: advice.halt_cost_ns,
@@ -447,10 +453,11 @@ impl Plan {
 
     /// TOML has NaN and infinities, which nothing else here has.
     fn check_figures(&self) -> Result<(), PlanError> {
-        let Effect { present, recommended, optimum, gain } = &self.effect;
+        let Effect { present, recommended, optimum, gain, speed } = &self.effect;
         let rows = [present, recommended, optimum].into_iter().all(Priced::is_finite);
-        let gain =
-            gain.iter().flat_map(|gain| [gain.per_s, gain.share.low, gain.share.value, gain.share.high]);
+        let per_s = gain.iter().map(|gain| gain.per_s);
+        let ranges = gain.iter().map(|gain| &gain.share).chain(speed);
+        let gain = per_s.chain(ranges.flat_map(|range| [range.low, range.value, range.high]));
         let quantiles = self.recording.quantiles.iter().map(|quantile| quantile.quantile);
         let latency = self.conditions.wakeup_latency_ns;
         let goal = match self.conditions.goal {

@@ -43,6 +43,7 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
                 per_s: 1e6,
                 share: Interval { low: 0.08, value: 0.12, high: 0.16 },
             }),
+            speed: None,
         },
         conditions: Conditions {
             halt_cost_ns: 20_000,

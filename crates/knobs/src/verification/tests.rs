@@ -1,4 +1,6 @@
 use super::*;
+use dwell_replay::Priced;
+use dwell_replay::advice::Gain;
 
 fn interval([low, value, high]: [f64; 3]) -> Interval {
     Interval { low, value, high }
@@ -36,8 +38,22 @@ fn work(unit: Unit, per_s: [f64; 2], promised_per_s: [f64; 2]) -> Work {
 }
 
 fn judge(figures: &[Compared], work: &[Work]) -> (Verdict, Vec<String>) {
-    let promised = Figure::Cost;
-    Evidence { predicted: true, promised, figures, work, halt_cost_ns: 20_000.0, rounds: 8 }.judge()
+    judge_after(&predicts(None), figures, work, 8)
+}
+
+/// What a plan predicts: of a second, or of work.
+fn predicts(work: Option<[[f64; 3]; 2]>) -> Effect {
+    let gain = |share| Gain { of: Figure::Cost, per_s: 4e8, share: interval(share) };
+    Effect {
+        present: Priced { episodes: 1_000, ..Priced::default() },
+        speed: work.map(|[speed, _]| interval(speed)),
+        gain: work.map(|[_, share]| gain(share)),
+        ..Effect::default()
+    }
+}
+
+fn judge_after(effect: &Effect, figures: &[Compared], work: &[Work], rounds: u32) -> (Verdict, Vec<String>) {
+    Evidence { effect, promised: Figure::Cost, figures, work, halt_cost_ns: 20_000.0, rounds }.judge()
 }
 
 /// A second costs 40 % of a CPU less, with as much work; as predicted or not.
@@ -87,6 +103,28 @@ fn more_work_is_a_gain_that_no_replay_predicts() {
     let (verdict, why) = gain(4e8, 30_000.0);
     assert_eq!(verdict, Verdict::NotAsPredicted);
     assert!(why[0].starts_with("more work is done: 30,000 wakeups/s for 10,000 (+200 %)"), "{why:?}");
+}
+
+/// A plan from causes says that the load does three times the work at a quarter less for a unit: a second costs more.
+#[test]
+fn a_plan_from_causes_is_judged_by_the_work_that_it_predicts() {
+    let verify = |work_after: f64, cost_after: f64| {
+        let cost = [4e8, cost_after];
+        let effect = predicts(Some([[2.1, 3.0, 3.6], [0.1, 0.25, 0.4]]));
+        // By the second it predicts more than twice the cost.
+        let figures = [compared(Figure::Cost, [4e8, 9e8], cost)];
+        judge_after(&effect, &figures, &[work(Unit::Wakeup, [10_000.0, work_after], cost)], 8)
+    };
+    assert_eq!(verify(30_000.0, 9e8), (Verdict::Confirmed, vec![]));
+    assert_eq!(verify(20_900.0, 6.5e8), (Verdict::Confirmed, vec![]), "at the end of both ranges");
+    let (verdict, why) = verify(15_000.0, 4.5e8);
+    assert_eq!(verdict, Verdict::NotAsPredicted);
+    assert_eq!(why, ["work a second, after / before: 1.50 measured, 3.00 (2.10 to 3.60) predicted"]);
+    let (verdict, why) = verify(30_000.0, 6e8);
+    assert_eq!(verdict, Verdict::NotAsPredicted);
+    assert_eq!(why, ["less for a unit of work: 50.0 % measured, 25.0 % (10.0 % to 40.0 %) predicted"]);
+    assert_eq!(verify(9_000.0, 1e8).0, Verdict::Regression, "less work");
+    assert_eq!(verify(10_000.0, 8e8).0, Verdict::Regression, "a unit costs twice as much");
 }
 
 /// Redis at `guest_halt_poll_ns=6300`, at 5 us a halt, as a newcomer measured it: "confirmed: the gain is as
@@ -164,15 +202,7 @@ fn a_plan_without_a_prediction_can_be_a_gain_only() {
     let cost = [8e8, 4e8];
     let figures = [compared(Figure::Cost, [0.0; 2], cost)];
     let wakeups = [work(Unit::Wakeup, [10_000.0; 2], cost)];
-    let evidence = Evidence {
-        predicted: false,
-        promised: Figure::Cost,
-        figures: &figures,
-        work: &wakeups,
-        halt_cost_ns: 20_000.0,
-        rounds: 8,
-    };
-    assert_eq!(evidence.judge(), (Verdict::Gain, vec![]));
+    assert_eq!(judge_after(&Effect::default(), &figures, &wakeups, 8), (Verdict::Gain, vec![]));
 }
 
 /// For a limit that must be kept, polling more, or halting more, is what was promised.
@@ -193,16 +223,9 @@ fn a_few_rounds_confirm_nothing() {
     let figures = [compared(Figure::Cost, cost, cost)];
     let wakeups = [work(Unit::Wakeup, [10_000.0; 2], cost)];
     for rounds in 0..8 {
-        let evidence = Evidence {
-            predicted: true,
-            promised: Figure::Cost,
-            figures: &figures,
-            work: &wakeups,
-            halt_cost_ns: 20_000.0,
-            rounds,
-        };
         let wanted = if rounds < 6 { Verdict::NotEnoughRounds } else { Verdict::Confirmed };
-        assert_eq!(evidence.judge().0, wanted, "{rounds}");
+        let verdict = judge_after(&predicts(None), &figures, &wakeups, rounds).0;
+        assert_eq!(verdict, wanted, "{rounds}");
     }
 }
 

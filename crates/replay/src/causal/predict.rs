@@ -11,7 +11,7 @@ use crate::latency::QUANTILES;
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
 use dwell_recording::Segments;
-use dwell_stats::{Bootstrap, Draw};
+use dwell_stats::{Bootstrap, Draw, Interval};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -37,6 +37,12 @@ pub struct Range {
     pub low: f64,
     /// Most.
     pub high: f64,
+}
+
+impl From<Range> for Interval {
+    fn from(range: Range) -> Interval {
+        Interval { low: range.low, value: range.middle, high: range.high }
+    }
 }
 
 /// What a setting does to the work.

@@ -14,6 +14,7 @@ use dwell_replay::causal::{self, Estimates, Other, Predictor, Range, RowByWork, 
 use dwell_replay::tune::Decided;
 use dwell_replay::{Figure, Rule, Values};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio};
+use dwell_stats::Interval;
 use serde::Serialize;
 use std::path::Path;
 
@@ -185,7 +186,9 @@ impl ByWork {
     /// The plan with what is predicted by work.
     pub(super) fn plan(&self, plan: Plan, words: &str) -> Plan {
         let [present, recommended] = self.advice.priced.clone();
-        let effect = Effect { present, recommended, gain: self.advice.gain, ..Effect::default() };
+        let chosen = self.advice.chosen.and_then(|chosen| self.advice.row(&chosen));
+        let speed = chosen.map(|row| Interval::from(row.work.speed));
+        let effect = Effect { present, recommended, gain: self.advice.gain, speed, ..Effect::default() };
         Plan { advice: words.to_owned(), effect, ..plan }
     }
 

@@ -42,7 +42,7 @@ pub(super) fn conclude(
     let work: Vec<Work> = sides.units().into_iter().map(|unit| work_of(results, unit)).collect();
     let promised = verification::promised(plan);
     let evidence = Evidence {
-        predicted: plan.effect.present.episodes > 0,
+        effect: &plan.effect,
         promised,
         figures: &comparable,
         work: &work,

@@ -3,7 +3,7 @@
 use crate::output::{self, Format};
 use crate::state::title;
 use dwell_knobs::journal::{Change, Id};
-use dwell_knobs::verification::{Compared, Figure, Unit, Verdict, Verification};
+use dwell_knobs::verification::{Compared, Figure, Unit, Verdict, Verification, Work};
 use dwell_report::{Cell, Column, Table, duration, measured, percent, rounded};
 use dwell_stats::{Interval, MIN_ROUNDS};
 use serde::Serialize;
@@ -13,6 +13,10 @@ struct Verified<'a> {
     change: Id,
     #[serde(flatten)]
     verification: &'a Verification,
+    /// Work done in a second, after over before, as a plan from causes predicts it.
+    predicted_speed: Option<Interval>,
+    /// By how much less a unit of work costs, as such a plan predicts it, as a share.
+    predicted_gain_of_a_unit: Option<Interval>,
     /// Each figure before and after the change, for `dwell report --measured`.
     predicted_and_measured: measured::Measured,
 }
@@ -22,11 +26,45 @@ pub(super) fn report(format: Format, change: &Change, verification: &Verificatio
         Format::Json => output::json(&Verified {
             change: change.id,
             verification,
+            predicted_speed: change.plan.effect.speed,
+            predicted_gain_of_a_unit: gain_of_a_unit(change),
             predicted_and_measured: beside_prediction(change, verification),
         }),
         Format::Csv => output::csv(&for_programs(verification)),
         Format::Table => text(change, verification),
     }
+}
+
+fn gain_of_a_unit(change: &Change) -> Option<Interval> {
+    change.plan.effect.speed.and(change.plan.effect.gain).map(|gain| gain.share)
+}
+
+/// What a plan from causes predicts of the work, beside what was measured.
+fn by_work(change: &Change, verification: &Verification) -> Option<String> {
+    let speed = change.plan.effect.speed?;
+    let range = |of: Interval, words: fn(f64) -> String| match of.limits() {
+        Some([low, high]) => format!("{} ({} to {})", words(of.value), words(low), words(high)),
+        None => words(of.value),
+    };
+    let measured = |of: fn(&Work) -> Option<Interval>, words: fn(f64) -> String| {
+        let each = verification
+            .work
+            .iter()
+            .filter_map(|work| of(work).map(|is| format!("{} by {}", range(is, words), work.unit.many())));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let gain = gain_of_a_unit(change).map_or_else(String::new, |gain| {
+        format!(
+            "; less for a unit of work: {} predicted, {} measured",
+            range(gain, percent),
+            measured(Work::gain, percent)
+        )
+    });
+    Some(format!(
+        "Work a second, after / before: {} predicted, {} measured{gain}.",
+        range(speed, dwell_report::ratio),
+        measured(|work| work.ratio, dwell_report::ratio)
+    ))
 }
 
 fn beside_prediction(change: &Change, verification: &Verification) -> measured::Measured {
@@ -60,6 +98,9 @@ fn text(change: &Change, verification: &Verification) -> anyhow::Result<()> {
         duration(verification.elapsed_s * 1e9)
     ))?;
     output::text(&output::fitted(&for_people(verification)))?;
+    if let Some(words) = by_work(change, verification) {
+        output::text(&output::wrapped(&format!("\n{words}")))?;
+    }
     output::text(&output::wrapped(&format!("\nVerdict: {}", verdict(verification))))?;
     for note in &verification.notes {
         output::text(&output::wrapped(&format!("note: {note}")))?;
