@@ -113,7 +113,10 @@ fn the_json_of_commands_is_of_their_schemas() {
         here("sketches"),
     );
     let recordings = name(folder.path().join("of").as_path());
-    let commands: [&[&str]; 21] = [
+    let domstats =
+        |at: &str| name(&tests.join(format!("../../trace/tests/it/import/field/11-domstats-{at}.txt")));
+    let (first, second) = (domstats("t0"), domstats("t60"));
+    let commands: [&[&str]; 22] = [
         &["info", recording],
         &["info", &bundled],
         &["tune", recording, "--halt-cost", "20us"],
@@ -134,6 +137,7 @@ fn the_json_of_commands_is_of_their_schemas() {
         &["timer", "tune", &timers],
         &["timer", "explain", "--kernel", "6.8", "--sysroot", root],
         &["timer", "exits", &trace],
+        &["bound", &first, &second, "--between", "60s"],
         &["control", "--replay", recording, "--halt-cost", "20us"],
     ];
     let schemas = tests.join("../../../docs/src/reference/schemas");

@@ -25,7 +25,7 @@ const OWN_ERROR: f64 = 0.1;
 /// The error of the model that is in no other part of a range, as a logarithm: what makes 90 % of the ranges of eleven loads
 /// under four maxima contain what was measured (`experiments/guest-loads/causes.py`, 26 November 2026).
 const MODEL_ERROR: f64 = 0.2;
-/// What a figure is at least, so that it has a logarithm.
+/// What a figure is at least, so that it has a logarithm; as little is nothing.
 const LEAST: f64 = 1e-6;
 
 /// A figure with the least and the most that it may be.
@@ -56,6 +56,10 @@ pub struct Work {
     pub cycle_ns: Range,
     /// CPU time of segments and polls in a second of all CPUs together \[s\].
     pub cpu_s: Range,
+    /// CPU time polled in a second of all CPUs together \[s\].
+    pub polled_s: Range,
+    /// Halts in a second of all CPUs together.
+    pub halts_per_s: Range,
 }
 
 /// A stretch of a recording.
@@ -344,6 +348,10 @@ impl Judged {
             cpu_s: self.range(rule, |all| {
                 (all[rule].busy_ns + all[rule].counts.polled_ns) as f64 / all[rule].span_ns.max(1) as f64
             }),
+            polled_s: self
+                .range(rule, |all| all[rule].counts.polled_ns as f64 / all[rule].span_ns.max(1) as f64),
+            halts_per_s: self
+                .range(rule, |all| all[rule].counts.halts as f64 * 1e9 / all[rule].span_ns.max(1) as f64),
         }
     }
 
@@ -375,9 +383,10 @@ impl Judged {
         // From windows of zero, where that is something else.
         let starts = [log(&self.zero[0]) - by_task, log(&self.zero[1]) - relative];
         let mode = f64::midpoint(starts[0], starts[1]);
+        let figure = |log: f64| if log > LEAST.ln() { log.exp() } else { 0.0 };
         Range {
-            middle: middle.exp(),
-            low: (middle - squares[0].sqrt() + mode.min(0.0)).exp(),
+            middle: figure(middle),
+            low: figure(middle - squares[0].sqrt() + mode.min(0.0)),
             high: (middle + squares[1].sqrt() + mode.max(0.0)).exp(),
         }
     }

@@ -13,7 +13,7 @@ use dwell_replay::advice::{Conclusion, Goal, Worth};
 use dwell_replay::causal::{self, Estimates, Other, Predictor, Range, RowByWork, Task};
 use dwell_replay::tune::Decided;
 use dwell_replay::{Figure, Rule, Values};
-use dwell_report::{Cell, Column, Table, count, duration, percent, ratio};
+use dwell_report::{Cell, Column, Table, count, duration, percent, ratio, rounded};
 use dwell_stats::Interval;
 use serde::Serialize;
 use std::path::Path;
@@ -234,6 +234,10 @@ impl ByWork {
             })
             .column(Column::number("cycle", "cycle_ns"), |row| duration(row.work.cycle_ns.middle))
             .column(Column::number("CPU/s", "cpu_s"), |row| Cell::Ratio(row.work.cpu_s.middle))
+            .column(Column::number("polling", "polled_s").rank(1), |row| percent(row.work.polled_s.middle))
+            .column(Column::number("halts/s", "halts_per_s").rank(1), |row| {
+                rounded(row.work.halts_per_s.middle)
+            })
             .column(Column::text("setting", "setting").below(), setting)
             .table()
     }
