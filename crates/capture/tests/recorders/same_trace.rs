@@ -15,7 +15,9 @@ use dwell_trace::event::Event;
 use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::import::{ImportSummary, Input};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -239,6 +241,29 @@ impl Perf {
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
+/// tracefs at its place, where perf and trace-cmd look for it; what was not mounted is unmounted with this.
+struct Tracefs {
+    unmounts: bool,
+}
+
+impl Tracefs {
+    fn mounted() -> std::io::Result<Tracefs> {
+        let unmounts = !Path::new(TRACEFS).join("instances").exists();
+        if unmounts {
+            rustix::mount::mount("none", TRACEFS, "tracefs", MountFlags::empty(), None::<&CStr>)?;
+        }
+        Ok(Tracefs { unmounts })
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        if self.unmounts {
+            let _ = rustix::mount::unmount(TRACEFS, UnmountFlags::DETACH);
+        }
+    }
+}
+
 /// An instance of ftrace, with the events switched on.
 struct Ftrace(PathBuf);
 
@@ -324,6 +349,11 @@ fn perf_trace_cmd_and_ftrace_beside_a_live_recorder_give_the_same_recording() {
     };
     let dir = tempfile::tempdir().unwrap();
     let [of_perf, of_trace_cmd] = ["perf.data", "trace.dat"].map(|name| dir.path().join(name));
+    // Dropped after the instance of ftrace.
+    let _tracefs = match Tracefs::mounted() {
+        Ok(tracefs) => tracefs,
+        Err(error) => return dwell_testing::skip!("tracing", TEST, "tracefs: {error}"),
+    };
     let ftrace = match Ftrace::start() {
         Ok(ftrace) => ftrace,
         Err(error) => return dwell_testing::skip!("tracing", TEST, "an instance of ftrace: {error}"),
