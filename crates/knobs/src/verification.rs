@@ -306,18 +306,16 @@ impl Evidence<'_> {
         if !predicted {
             return (Verdict::Gain, vec![]);
         }
-        if let Some(speed) = self.effect.speed {
-            let why = self.outside_by_work(speed, &work);
-            return (if why.is_empty() { Verdict::Confirmed } else { Verdict::NotAsPredicted }, why);
-        }
-        let outside = self.figures.iter().filter_map(|compared| compared.outside(self.halt_cost_ns));
-        let rose = rose.then(|| format!("more work is done: {}", words(&work)));
-        let why: Vec<String> = rose.into_iter().chain(outside).collect();
+        let why: Vec<String> = if let Some(speed) = self.effect.speed {
+            self.outside_by_work(speed, &work)
+        } else {
+            let outside = self.figures.iter().filter_map(|compared| compared.outside(self.halt_cost_ns));
+            let rose = rose.then(|| format!("more work is done: {}", words(&work)));
+            rose.into_iter().chain(outside).collect()
+        };
         (if why.is_empty() { Verdict::Confirmed } else { Verdict::NotAsPredicted }, why)
     }
-}
 
-impl Evidence<'_> {
     /// How what was measured is outside what a plan from causes predicts. Of what only goes along with work one is
     /// enough that agrees.
     fn outside_by_work(&self, speed: Interval, work: &[&Work]) -> Vec<String> {
