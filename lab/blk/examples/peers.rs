@@ -10,7 +10,7 @@
 //! CPU are repeated. Requests are random reads of 4 KiB on one virtqueue with EVENT_IDX. The driver is on CPU
 //! 0, the I/O threads are on CPU 1. At the end: the rows that lose, and which of the goals are met.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Parser;
 use dwell_blk::driver::{Driver, Setup};
 use dwell_machine::load::Load;
@@ -184,18 +184,7 @@ fn commands(dir: &Path, disk: Option<&Path>) -> anyhow::Result<Vec<(String, Comm
 fn start(dir: &Path, name: String, mut command: Command, depth: u16) -> anyhow::Result<Peer> {
     let socket = dir.join(&name);
     let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let mut process = Process(process.context("cannot start a daemon")?);
-    let begin = Instant::now();
-    while !socket.exists() {
-        if let Some(status) = process.try_wait()? {
-            bail!("{name} has ended: {status}");
-        }
-        if begin.elapsed() > Duration::from_secs(20) {
-            bail!("{name} does not listen");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    std::thread::sleep(Duration::from_millis(50));
+    let process = Process(process.context("cannot start a daemon")?);
     let setup = Setup { depth, ..Setup::default() };
     let driver = Driver::connect(&socket, setup).with_context(|| format!("cannot use {name}"))?;
     Ok(Peer { name, process, driver })

@@ -6,12 +6,12 @@
 //! buffer of its own.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -78,12 +78,24 @@ fn other(error: impl std::fmt::Display) -> io::Error {
 }
 
 impl Driver {
-    /// Connects, agrees on features, shares memory and starts the rings.
+    /// Connects, agrees on features, shares memory and starts the rings. Waits for a device that does not listen yet.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// Nothing listens within 20 s; what the device refuses.
     pub fn connect(socket: &Path, setup: Setup) -> io::Result<Driver> {
-        Driver::over(UnixStream::connect(socket)?, setup)
+        let begun = Instant::now();
+        loop {
+            match UnixStream::connect(socket) {
+                // The file exists before anything listens at it.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+                        && begun.elapsed() < Duration::from_secs(20) =>
+                {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                stream => return Driver::over(stream?, setup),
+            }
+        }
     }
 
     /// As [`connect`](Driver::connect), over a connected socket.

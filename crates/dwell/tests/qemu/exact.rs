@@ -221,7 +221,7 @@ fn replay_per_handler(turns: &[Turn], params: &Params) -> Tally {
 
 /// So many courses of events are followed at a time, the simplest of all: those with the fewest turns in
 /// which not exactly one handler was dispatched.
-const COURSES: usize = 100;
+const COURSES: usize = 1_000;
 
 /// 11.1: one polling time, out of smoothed block times of the handlers that were dispatched. Which were
 /// dispatched neither trace nor clock tells. So courses of events are looked for in which the rule makes
@@ -244,7 +244,7 @@ fn replay_weighted(turns: &[Turn], params: &Params) -> Tally {
             let state: Vec<i64> = state.iter().copied().chain(turn.added.iter().map(|_| 0)).collect();
             for active in 0u32..1 << joined {
                 let is_active = |handler: usize| handler >= joined || active >> handler & 1 == 1;
-                let after: Vec<i64> = (0..state.len())
+                let mut after: Vec<i64> = (0..state.len())
                     .map(|handler| weighted(state[handler], turn.block_ns, is_active(handler), params))
                     .collect();
                 let best = (0..state.len())
@@ -253,6 +253,8 @@ fn replay_weighted(turns: &[Turn], params: &Params) -> Tally {
                     .max();
                 if best.and_then(|best| adjust(poll_ns, best, params)) == traced {
                     let cost = cost + u32::from(active.count_ones() != 1);
+                    // The trace tells handlers apart by nothing but their values.
+                    after.sort_unstable();
                     let least = next.entry(after).or_insert(cost);
                     *least = cost.min(*least);
                 }
