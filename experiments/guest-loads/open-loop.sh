@@ -56,13 +56,16 @@ def server_only(ns):
     contents |= dict(episodes=table.num_rows, idlers=[i for i in contents["idlers"] if i["name"] == "cpu0"])
     meta[b"dwell.contents"] = json.dumps(contents).encode()
     pyarrow.parquet.write_table(table.replace_schema_metadata(meta), f"{out}/cpu0-{ns}.parquet")
-own = {}
+def recorded(found):
+    """What happened in a recording, each second."""
+    s = found["span_ns"] / 1e9; fig = {f["figure"]: f["recorded"] / s for f in found["self_check"].get("figures", [])}
+    return dict(polls=fig["polls"], halts=fig["halts"], polling=fig["polled_ns"] / 1e9, episodes=found["episodes"] / s)
+own, both = {}, {}
 print("recorded under   self-check")
 for ns in settings:
     server_only(ns); found, _ = replayed(f"{out}/cpu0-{ns}.parquet", ns)
-    check = found["self_check"]; s = found["span_ns"] / 1e9
-    fig = {f["figure"]: f for f in check.get("figures", [])}
-    own[ns] = dict(polls=fig["polls"]["recorded"] / s, halts=fig["halts"]["recorded"] / s, polling=fig["polled_ns"]["recorded"] / s / 1e9, episodes=found["episodes"] / s)
+    check = found["self_check"]; fig = {f["figure"]: f for f in check.get("figures", [])}
+    own[ns] = recorded(found); both[ns] = recorded(replayed(f"{out}/{ns}.parquet", ns)[0])
     print(f"{ns:>14}   {check.get('verdict')}, worst {100 * check.get('worst', 0):.1f} %: " + ", ".join(f"{k} {f['replayed']:.4g} for {f['recorded']:.4g}" for k, f in fig.items()))
 print("\nrecorded under  predicted     polls/s: predicted measured diff   halts/s: predicted measured diff   polling: predicted measured diff   (idle times alone: polls/s, polling)")
 for a in settings:
@@ -71,5 +74,16 @@ for a in settings:
         _, p = replayed(f"{out}/cpu0-{a}.parquet", b); _, z = replayed(f"{out}/cpu0-{a}.parquet", b, "--wakeup-latency", "0ns")
         m = own[b]; d = lambda k: 100 * (p[k] - m[k]) / m[k] if m[k] else float("nan")
         print(f"{a:>14} {b:>10}   {p['polls']:14.0f} {m['polls']:9.0f} {d('polls'):+6.1f} %   {p['halts']:12.0f} {m['halts']:9.0f} {d('halts'):+6.1f} %   {100*p['polling']:11.2f} % {100*m['polling']:7.2f} % {d('polling'):+6.1f} %     {z['polls']:9.0f}, {100*z['polling']:.2f} %")
+print("\nby causes, both CPUs\nrecorded under  predicted   halts/s: predicted (range) measured diff   polling: predicted (range) measured diff")
+for a in settings:
+    others = [b for b in settings if b != a]
+    asked = [word for b in others for word in ("--set", f"guest_halt_poll_ns={b}ns", "--set", f"guest_halt_poll_grow_start={settings[b]}ns")]
+    rows = run("replay", f"{out}/{a}.parquet", *asked)["work"]["settings"][2:]
+    for b, row in zip(others, rows):
+        cells = []
+        for name, m, scale in (("halts_per_s", both[b]["halts"], 1), ("polled_s", both[b]["polling"], 100)):
+            low, middle, high = (row[name][end] * scale for end in ("low", "middle", "high")); m *= scale
+            cells.append(f"{middle:10.2f} ({low:.2f} to {high:.2f}) {m:9.2f} {100 * (middle - m) / m if m else float('nan'):+6.1f} %")
+        print(f"{a:>14} {b:>10}   " + "   ".join(cells))
 print("\nepisodes/s: " + ", ".join(f"{k} {v['episodes']:.0f}" for k, v in own.items()))
 PY

@@ -1,5 +1,6 @@
 //! `dwell replay`
 
+use crate::by_work::Basis;
 use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
@@ -7,8 +8,11 @@ use crate::output::{self, Format, FormatArg};
 use crate::progress;
 use crate::settings;
 use anyhow::bail;
+use dwell_policy::Layer;
 use dwell_policy::param::Setting;
+use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
+use dwell_replay::causal::{self, Predictor, RowByWork};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::{Counts, Pricing, Replayed, Row, Rule, Source};
 use dwell_report::{Cell, Column, Table, priced};
@@ -72,6 +76,38 @@ struct Costs {
     self_check: SelfCheck,
     notes: Vec<String>,
     results: Vec<Row>,
+    /// The settings by the work done under them, where the recording has what woke the tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    work: Option<ByWork>,
+}
+
+/// Settings by the work done.
+#[derive(Serialize)]
+struct ByWork {
+    #[serde(flatten)]
+    basis: Basis,
+    settings: Vec<RowByWork>,
+}
+
+impl ByWork {
+    /// Of a guest's recording that has causes, and the setting that was in force.
+    fn of(reader: &Reader, model: &Model, asked: &[Vec<Setting>]) -> anyhow::Result<Option<ByWork>> {
+        let (present, true) = model.present(reader.metadata()) else { return Ok(None) };
+        let [present] = present[..] else { return Ok(None) };
+        let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
+            return Ok(None);
+        };
+        let predictor = Predictor::new(&segments, &Rule::Layer(present), model.known_latency(), None)?;
+        let Some(predictor) = predictor else { return Ok(None) };
+        let mut never = present;
+        never.set("guest_halt_poll_ns", 0)?;
+        let mut settings = vec![("in force", present), ("never", never)];
+        settings.extend(
+            asked.iter().flatten().filter(|setting| **setting != present).map(|setting| ("", *setting)),
+        );
+        let settings = causal::rows(&predictor, &settings, model.halt_cost)?;
+        Ok(Some(ByWork { basis: Basis::of(&segments, &predictor), settings }))
+    }
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -94,6 +130,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     } else {
         settings::groups(&args.set, &model.defaults())?
     };
+    let work = ByWork::of(&reader, &model, &asked)?;
     let mut rules = vec![Rule::Never, Rule::Always];
     rules.extend(asked.iter().map(|settings| rule(settings, args.host_polls_too)));
     rules.extend(&args.policy);
@@ -125,6 +162,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         self_check,
         notes,
         results: rules.iter().zip(&counts).map(|(rule, counts)| pricing.row(rule, counts)).collect(),
+        work,
     };
     let mut replayed = replayed;
     if let Some(upper) = model.upper_latency(&source)? {
@@ -186,6 +224,9 @@ fn print(costs: &Costs, stacked: bool) -> anyhow::Result<()> {
     let optimum = duration(costs.optimum_cost_ns as f64);
     output::text(&format!("optimum, a lower bound for any policy: {optimum}\n\n"))?;
     output::text(&(output::fitted(&table(&costs.results, stacked)) + "\n"))?;
+    if let Some(ByWork { basis, settings }) = &costs.work {
+        output::text(&basis.words("Figures are of the second half.", "", settings))?;
+    }
     for note in &costs.notes {
         output::text(&output::wrapped(&format!("note: {note}")))?;
     }

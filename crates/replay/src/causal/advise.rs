@@ -94,9 +94,8 @@ impl ByWork {
         let values = Values::from(&setting);
         let row = self.settings.iter().position(|row| row.setting == values).unwrap_or(self.settings.len());
         if row == self.settings.len() {
-            let judged = predictor.judge(&[Rule::Layer(present), Rule::Layer(setting)])?;
-            let work = judged.work(1, halt_cost);
-            self.settings.push(RowByWork { role: "by idle times", setting: values, work });
+            let both = rows(predictor, &[("", present), ("by idle times", setting)], halt_cost)?;
+            self.settings.extend(both.into_iter().skip(1));
         }
         Ok(&self.settings[row])
     }
@@ -105,6 +104,25 @@ impl ByWork {
     pub fn decided(&self) -> Decided {
         Decided { verdict: self.verdict, chosen: self.chosen, gain: self.gain }
     }
+}
+
+/// Settings with their roles, in the second half of a recording; the first is the one that was in force.
+///
+/// # Errors
+/// [`RuleError`] for a setting that cannot be replayed.
+pub fn rows(
+    predictor: &Predictor,
+    settings: &[(&'static str, Setting)],
+    halt_cost: Nanos,
+) -> Result<Vec<RowByWork>, RuleError> {
+    let rules: Vec<Rule> = settings.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
+    let judged = predictor.judge(&rules)?;
+    let row = |(number, (role, setting)): (usize, &(&'static str, Setting))| RowByWork {
+        role,
+        setting: Values::from(setting),
+        work: judged.work(number, halt_cost),
+    };
+    Ok(settings.iter().enumerate().map(row).collect())
 }
 
 /// Searches, judges and advises.

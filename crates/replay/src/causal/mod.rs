@@ -23,7 +23,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use advise::{ByWork, RowByWork, STEPS, Task, advise};
+pub use advise::{ByWork, RowByWork, STEPS, Task, advise, rows};
 pub use constants::{Constants, External};
 pub use estimates::{Estimate, Estimates};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};

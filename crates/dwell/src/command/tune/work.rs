@@ -1,19 +1,19 @@
 //! What a setting does to the work, of recordings that have what woke the tasks.
 
 use super::other::{self, OtherByWork};
+use crate::by_work::{Basis, between};
 use crate::model::Model;
-use crate::output;
 use crate::progress;
 use anyhow::ensure;
 use dwell_knobs::plan::{Effect, Plan};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
-use dwell_recording::{CauseShares, Reader};
+use dwell_recording::Reader;
 use dwell_replay::advice::{Conclusion, Goal, Worth};
-use dwell_replay::causal::{self, Estimates, Other, Predictor, Range, RowByWork, Task};
+use dwell_replay::causal::{self, Other, Predictor, Task};
 use dwell_replay::tune::Decided;
 use dwell_replay::{Figure, Rule, Values};
-use dwell_report::{Cell, Column, Table, count, duration, percent, ratio, rounded};
+use dwell_report::{count, duration, percent, ratio};
 use dwell_stats::Interval;
 use serde::Serialize;
 use std::path::Path;
@@ -21,13 +21,8 @@ use std::path::Path;
 /// Advice by the work done.
 #[derive(Serialize)]
 pub(crate) struct ByWork {
-    causes: CauseShares,
-    /// The tasks whose segments are the units of work.
-    unit_of_work: Vec<String>,
-    recorded_work_per_s: f64,
-    /// By how much a replay of the present setting is faster than the recording, as a share.
-    own_error: f64,
-    constants: Estimates,
+    #[serde(flatten)]
+    basis: Basis,
     /// The setting of the other recording, and its work over that of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     other: Option<OtherByWork>,
@@ -85,13 +80,8 @@ impl ByWork {
             progress: &|| bar.inc(1),
         });
         bar.finish_and_clear();
-        let name = |task: &u32| segments.tasks.get(*task as usize).cloned().unwrap_or_default();
         Ok(Some(ByWork {
-            causes: segments.shares(),
-            unit_of_work: predictor.leading().iter().map(name).collect(),
-            recorded_work_per_s: predictor.recorded_per_s,
-            own_error: predictor.own_error,
-            constants: predictor.estimates,
+            basis: Basis::of(&segments, &predictor),
             other,
             advice: advice?,
             present,
@@ -194,79 +184,11 @@ impl ByWork {
 
     /// As text.
     pub(super) fn words(&self) -> String {
-        let names: Vec<String> =
-            self.unit_of_work.iter().map(|name| name.escape_debug().to_string()).collect();
-        let opening = format!(
-            "By work: causes were replayed, which let the idle times change with the setting; the table above keeps \
-             those of the recording. {} of {} segments were woken by recorded tasks. Unit of work: a segment of {}; {} a second \
-             were recorded, and the present setting replayed does {} of that. {} settings were tried on the first half; \
-             figures are of the second. In brackets: what the constants, the recording's length, the times of interrupts and \
-             the model's measured error leave open.",
-            percent(self.causes.coupled as f64 / self.causes.segments.max(1) as f64),
-            count(self.causes.segments.into()),
-            names.join(", "),
-            format_args!("{:.0}", self.recorded_work_per_s),
-            percent(1.0 + self.own_error),
-            count(self.advice.settings_tried as u128),
+        let tried = format!(
+            "{} settings were tried on the first half; figures are of the second.",
+            count(self.advice.settings_tried as u128)
         );
         let other = self.other.as_ref().map_or_else(String::new, OtherByWork::words);
-        format!(
-            "\n{}\n{}\n{}",
-            output::wrapped(&(opening + &other)),
-            output::fitted(&self.table()),
-            output::wrapped(&self.sources())
-        )
+        self.basis.words(&tried, &other, &self.advice.settings)
     }
-
-    fn table(&self) -> Table {
-        let present = self.advice.settings.first().map(|row| row.setting.clone()).unwrap_or_default();
-        let setting = |row: &RowByWork| {
-            let differing = row.setting.differing_from(&present);
-            if differing.is_empty() { row.setting.to_string() } else { differing.to_string() }
-        };
-        Table::of(&self.advice.settings)
-            .column(Column::text("policy", "role"), |row| row.role)
-            .column(Column::number("speed", "speed"), |row| Cell::Ratio(row.work.speed.middle))
-            .column(Column::text("", "speed_range"), |row| format!("({})", between(row.work.speed, ratio)))
-            .column(Column::number("cost/work", "cost_per_work_ns"), |row| duration(row.work.cost_ns.middle))
-            .column(Column::text("", "cost_range"), |row| {
-                format!("({})", between(row.work.cost_ns, duration))
-            })
-            .column(Column::number("cycle", "cycle_ns"), |row| duration(row.work.cycle_ns.middle))
-            .column(Column::number("CPU/s", "cpu_s"), |row| Cell::Ratio(row.work.cpu_s.middle))
-            .column(Column::number("polling", "polled_s").rank(1), |row| percent(row.work.polled_s.middle))
-            .column(Column::number("halts/s", "halts_per_s").rank(1), |row| {
-                rounded(row.work.halts_per_s.middle)
-            })
-            .column(Column::text("setting", "setting").below(), setting)
-            .table()
-    }
-
-    fn sources(&self) -> String {
-        let Estimates { after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden } =
-            self.constants;
-        let named = [
-            ("wakeup by a task after a poll", after_poll),
-            ("after a halt", after_halt),
-            ("by an interrupt or timer after a poll", external_poll),
-            ("after a halt", external_halt),
-            ("interrupt, for the waker", ipi),
-            ("longer segment after a halt", longer_segment),
-            ("part of a halt that hides an interrupt", hidden),
-        ];
-        let plural = if self.other.is_some() { "s" } else { "" };
-        let words = named.map(|(name, of)| {
-            let source = match of.seen {
-                0 => "assumed".to_owned(),
-                seen => format!("{} in the recording{plural}", count(seen.into())),
-            };
-            let [ns, low, high] = [of.ns, of.low_ns, of.high_ns].map(|ns| duration(ns as f64));
-            format!("{name} {ns} ({low} to {high}, {source})")
-        });
-        format!("Constants: {}. The scheduler's choice of CPUs is taken to stay.", words.join("; "))
-    }
-}
-
-fn between(range: Range, words: impl Fn(f64) -> String) -> String {
-    format!("{} to {}", words(range.low), words(range.high))
 }

@@ -67,6 +67,21 @@ fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
     assert!(speed("low") < 0.2 && speed("high") > 0.3, "{never:#}");
     let text = tune("table");
     assert!(text.contains("By work: causes were replayed"), "{text}");
+    // Any other setting is asked of a replay, which has the same of the same.
+    let replay = |format: &str| {
+        let options = ["--halt-cost", "20us", "--set", "guest_halt_poll_ns=5us", "--format", format];
+        String::from_utf8(done(&[&["replay", recording.as_str()][..], &options].concat())).unwrap()
+    };
+    let json_of_replay: serde_json::Value = serde_json::from_str(&replay("json")).unwrap();
+    let rows = json_of_replay["work"]["settings"].as_array().unwrap();
+    let roles: Vec<&str> = rows.iter().filter_map(|row| row["role"].as_str()).collect();
+    assert_eq!(roles, ["in force", "never", ""]);
+    assert_eq!(rows[1]["speed"]["middle"], never["speed"]["middle"]);
+    // 5 us are over before the peer has answered, so that every idle time halts as under never, and polls before or not.
+    assert_eq!(rows[2]["setting"]["guest_halt_poll_ns"], 5_000);
+    let asked = rows[2]["speed"]["middle"].as_f64().unwrap();
+    assert!((asked - 6.8 / 26.0).abs() < 0.01, "{:#}", rows[2]);
+    assert!(replay("table").contains("By work: causes were replayed"));
     // Nothing in the recording halts, so that only the latency of a poll is estimated.
     let constants = &work["constants"];
     assert!(constants["after_poll"]["seen"].as_u64() > Some(5_000) && constants["after_poll"]["ns"] == 1_800);
