@@ -13,7 +13,7 @@
  * Both are kept between limits by an account: it holds what has been saved
  * against twice the cost of the optimum, at most 4 K, and a window may risk
  * half of it. With an empty account the window is K. Where others had the CPU
- * during a poll, the account is overdrawn, and there is no poll until a hundred
+ * during a poll, the account is overdrawn, and there is no poll until a thousand
  * times as long has passed.
  */
 #include "policy.h"
@@ -36,9 +36,9 @@ static const u16 window_units[DWELL_WINDOWS] = {
 /* The half octave below a quarter of K, which is 2^5 units. */
 #define BELOW_QUARTER	(2 * 5 - 1)
 #define ACCOUNT_LIMIT	4
-/* Time without polling for each nanosecond lost, of which 10 ms count at most. */
-#define PER_LOSS	100
-#define MOST_LOST	10000000
+/* Time without polling for each nanosecond lost, of which 0.8 ms count at most. */
+#define PER_LOSS	1000
+#define MOST_LOST	800000
 /* Halts that a busy and an idle time are counted up to. */
 #define COUNTED		(PER_LOSS / 2)
 

@@ -65,7 +65,7 @@
 //! A thread cannot see whether another one waits for its CPU. But where the clock jumps by more than the policy's
 //! [longest gap](Policy::longest_gap) between two readings, it was preempted: it stops polling, and the policy
 //! gets the time lost. Policies with an [account](dwell_policy::account#a-core-that-is-shared) give way then:
-//! they do not poll for a hundred times as long. QEMU's and haltpoll's rules and a fixed window do not.
+//! they do not poll for a thousand times as long. QEMU's and haltpoll's rules and a fixed window do not.
 //!
 //! # Features
 //! `std` (default; Linux): [`Monotonic`], [`Halt::measure`], [`ring`](mod@ring). `record`: `recorder`, which

@@ -16,9 +16,9 @@ use dwell_testing::say;
 /// The price of a halt of the searches; a prime, so that nothing comes out even.
 const K: u64 = 20_011;
 
-/// The losses that an adversary chooses from: none, the least that counts, one that takes about a hundred halts to
+/// The losses that an adversary chooses from: none, the least that counts, one that takes about twenty halts to
 /// repay, and with the last of them more than is charged.
-const LOST: [u64; 4] = [0, LIMIT * K + 1, 100 * K, 2 * MOST_LOST.get()];
+const LOST: [u64; 4] = [0, LIMIT * K + 1, 20 * K, 2 * MOST_LOST.get()];
 
 /// An episode: how long the idler was busy before, its length without what was lost to others in its poll,
 /// and that, if it polls at all \[ns\].

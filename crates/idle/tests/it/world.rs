@@ -337,9 +337,9 @@ fn gives_way_to_a_neighbour_and_polls_again_within_a_second() {
     assert!(totals.lost.get() <= (leaves - 1_000_000_000) / 100 + Neighbour::SLICE + 4 * K, "{totals:?}");
     assert!(beside <= (leaves - 1_000_000_000) / 100 + Neighbour::SLICE, "{beside}");
     assert!(last > leaves / 2);
-    // The neighbour has left.
+    // The neighbour has left. The policy gives way for 0.8 s and 500 halts after the last slice, and polls through the rest.
     let (after, ..) = polls(leaves + 1_000_000_000, &mut neighbour);
-    assert!(after > 400_000_000, "{after}");
+    assert!(after > 130_000_000, "{after}");
     let (after, ..) = polls(leaves + 2_000_000_000, &mut neighbour);
     assert!(after > 700_000_000, "{after}");
     let preempted: Vec<&Row> = rows.0.iter().filter(|row| row.alone.is_some()).collect();
