@@ -23,7 +23,8 @@ use std::path::PathBuf;
 ///
 /// Prints polling CPU, halts and their cost for never polling, always polling and each setting given. An episode of
 /// length d under a window w polls for min(d, w) and succeeds if d <= w; otherwise the idler halts. The cost is the
-/// time polled + halts x halt cost. A replay starts in the state of a new vCPU or CPU.
+/// time polled + halts x halt cost. A replay starts in the state of a new vCPU or CPU. Where a guest's recording has what
+/// woke its tasks, a second table has the work done under each setting, as `dwell tune` predicts it.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  dwell replay recordings/guest-memcached_poisson10k.parquet --layer host --kernel 6.18 \
@@ -101,10 +102,13 @@ impl ByWork {
         let Some(predictor) = predictor else { return Ok(None) };
         let mut never = present;
         never.set("guest_halt_poll_ns", 0)?;
-        let mut settings = vec![("in force", present), ("never", never)];
-        settings.extend(
-            asked.iter().flatten().filter(|setting| **setting != present).map(|setting| ("", *setting)),
-        );
+        let mut settings = vec![("in force", present)];
+        for more in [("never", never)].into_iter().chain(asked.iter().flatten().map(|setting| ("", *setting)))
+        {
+            if settings.iter().all(|(_, other)| *other != more.1) {
+                settings.push(more);
+            }
+        }
         let settings = causal::rows(&predictor, &settings, model.halt_cost)?;
         Ok(Some(ByWork { basis: Basis::of(&segments, &predictor), settings }))
     }
