@@ -16,7 +16,7 @@
 //! # A core that is shared
 //! A poll takes the time of whoever else wants the CPU. A guest or a thread cannot see that anyone does, but where the
 //! clock jumps by more than [`Account::longest_gap`] between two looks, another has run. The time lost, *s*,
-//! is what the scheduler gave to the other, which had waited before, for up to a slice, also where it then ran for less. It
+//! is what the scheduler gave to the other, which may have waited for a slice before, even if it then ran for less. It
 //! is charged as if it had been polled:
 //! 1. the poll ends, and *B* becomes −(1000 · *s* + 500 · *K*), with *s* at most [`MOST_LOST`];
 //! 2. while *B* < 0 the policy *gives way*: every window is 0, and *B* grows by the time that passes: busy, and idle with

@@ -184,9 +184,12 @@ fn commands(dir: &Path, disk: Option<&Path>) -> anyhow::Result<Vec<(String, Comm
 fn start(dir: &Path, name: String, mut command: Command, depth: u16) -> anyhow::Result<Peer> {
     let socket = dir.join(&name);
     let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let process = Process(process.context("cannot start a daemon")?);
+    let mut process = Process(process.context("cannot start a daemon")?);
     let setup = Setup { depth, ..Setup::default() };
-    let driver = Driver::connect(&socket, setup).with_context(|| format!("cannot use {name}"))?;
+    let driver = Driver::connect(&socket, setup).with_context(|| match process.try_wait() {
+        Ok(Some(status)) => format!("{name} has ended: {status}"),
+        _ => format!("cannot use {name}"),
+    })?;
     Ok(Peer { name, process, driver })
 }
 

@@ -170,8 +170,8 @@ mod tests {
 
     const REQUESTS: u64 = 300;
 
-    /// So many requests, one after the other. What comes at once after an answer may find the device still at
-    /// work, where both share a CPU.
+    /// So many requests, one after the other, each 1 ms after the answer to the one before: without the
+    /// pause, a device that shares its CPU with the driver may never park.
     fn requests(idler: Idler<impl Policy + Send + 'static>) -> Totals {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
