@@ -52,6 +52,7 @@ mod contents;
 mod decode;
 mod episode;
 mod footer;
+mod idle_path;
 mod metadata;
 pub mod newfile;
 mod open;
@@ -74,6 +75,7 @@ pub use columns::{COLUMNS, Column, Columns};
 pub use contents::{Contents, Idler};
 pub use dwell_policy::{Layer, Owner};
 pub use episode::{Episode, WakeCause};
+pub use idle_path::{IdlePath, Way};
 pub use metadata::{
     CPU_TIME, Clock, CpuLoss, IdleIncludes, LEAST_LENGTHS, Losses, Metadata, POLL_STEP, SettingValue,
     SettingsChange, Source, TimeRecorded, kernel_on,

@@ -5,7 +5,8 @@ use crate::columns::{COLUMNS, Column, Columns};
 use crate::contents::Contents;
 use crate::decode::{Failure, Input, ReadyParser, Translator, guard};
 use crate::episode::WakeCause;
-use crate::metadata::{Metadata, TimeRecorded};
+use crate::idle_path::{self, Idled, Way};
+use crate::metadata::{IdleIncludes, Metadata, TimeRecorded};
 use crate::open::{self, OpenError, Opened};
 use crate::pages;
 use crate::segment::{self, CauseShares, Place, SEGMENTS_KEY, Segments};
@@ -18,6 +19,14 @@ use parquet::file::serialized_reader::SerializedFileReader;
 use std::collections::HashMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+
+/// What segments have of the episodes beside them.
+const IDLED: Columns = Columns::IDLER
+    .union(Columns::START_NS)
+    .union(Columns::IDLE_NS)
+    .union(Columns::WINDOW_NS)
+    .union(Columns::HALTED)
+    .union(Columns::WAKE_LATENCY_NS);
 
 /// Why a row group could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -169,8 +178,37 @@ impl Reader {
         let bytes = self.groups.storage.get_bytes(place.offset, place.length(path)?);
         let bytes =
             bytes.map_err(|source| OpenError::NotParquet { path: path.clone(), source: source.into() })?;
-        let segments = segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?)?;
+        let mut segments = segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?)?;
+        if self.metadata().layer == Layer::Guest {
+            idle_path::add(&mut segments.rows, &self.idled()?);
+        }
         Ok(Some(Segments { poll_step_ns: self.poll_step_ns(), ..segments }))
+    }
+
+    /// The episodes of a guest's CPUs.
+    fn idled(&self) -> Result<HashMap<u32, Vec<Idled>>, ReadError> {
+        let mut cpus: HashMap<u32, Vec<Idled>> = HashMap::new();
+        let number = |idler: u32| {
+            let name = &self.contents().idlers.get(idler as usize)?.name;
+            name.strip_prefix("cpu")?.parse::<u32>().ok()
+        };
+        let is_whole = self.metadata().idle_includes == IdleIncludes::Wake;
+        let mut chunk = Chunk::default();
+        for row_group in 0..self.row_groups() {
+            self.read(row_group, IDLED, &mut chunk)?;
+            for row in 0..chunk.rows {
+                let Some(cpu) = number(chunk.idler[row]) else { continue };
+                let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
+                let late_ns = chunk.wake_latency_ns[row].filter(|_| !is_whole).unwrap_or(0);
+                let left_ns = start_ns.saturating_add(idle_ns).saturating_add(late_ns);
+                let way = Way::of(chunk.window_ns[row], chunk.halted[row]);
+                // A halt without a latency has ended at a time that is not known.
+                let known =
+                    is_whole || chunk.halted[row] == Some(false) || chunk.wake_latency_ns[row].is_some();
+                cpus.entry(cpu).or_default().push(Idled { start_ns, left_ns, way: way.filter(|_| known) });
+            }
+        }
+        Ok(cpus)
     }
 
     /// How long the recorded guest polls between two looks at the clock \[ns\]; 0: not known.

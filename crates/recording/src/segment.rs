@@ -5,6 +5,7 @@
 //! preempted and goes on. From segments with causes follows what the load does under another setting, and not only
 //! what each idle time costs.
 
+use crate::idle_path::IdlePath;
 use crate::open::OpenError;
 use crate::table::{Field, Kind, TableError, TableWriter, Value};
 use crate::table_reader::{TableReadError, TableReader};
@@ -15,7 +16,7 @@ use std::path::Path;
 
 /// The key of a recording's metadata with the [`Place`] of the table.
 pub(crate) const SEGMENTS_KEY: &str = "dwell.segments";
-/// A recording has at most so many segments: they are in memory as a whole, 48 bytes each.
+/// A recording has at most so many segments: they are in memory as a whole, 64 bytes each.
 pub const MOST_SEGMENTS: usize = 1 << 21;
 /// The table takes at most so many bytes of a file.
 const MOST_BYTES: u64 = 256 << 20;
@@ -65,6 +66,9 @@ pub struct Segment {
     pub cause: Cause,
     /// Whether the CPU halted right before. `Some(false)`: it polled, or did not idle; `None`: not known.
     pub halted: Option<bool>,
+    /// How the CPU idled right before; `None`: not known, or not at all. It is not in the table: the reader has it from the
+    /// episodes.
+    pub idle: Option<IdlePath>,
 }
 
 impl Segment {
@@ -255,6 +259,7 @@ pub(crate) fn from_table(table: &TableReader) -> Result<Segments, TableReadError
             run_ns: runs.number(row).ok_or_else(|| refused("no length"))?,
             cause,
             halted: halted.number(row).map(|halted| halted != 0),
+            idle: None,
         });
         row += 1;
     }
@@ -264,11 +269,18 @@ pub(crate) fn from_table(table: &TableReader) -> Result<Segments, TableReadError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Chunk, Columns, Episode, Layer, Metadata, Packing, Reader, Writer};
+    use crate::{Chunk, Columns, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, Way, Writer};
 
     fn recording() -> Segments {
-        let row =
-            |task, start_ns, cause, halted| Segment { task, cpu: task, start_ns, run_ns: 50, cause, halted };
+        let row = |task, start_ns, cause, halted| Segment {
+            task,
+            cpu: task,
+            start_ns,
+            run_ns: 50,
+            cause,
+            halted,
+            idle: None,
+        };
         Segments {
             tasks: vec!["redis/7".to_owned(), "client/8".to_owned()],
             rows: vec![
@@ -302,6 +314,23 @@ mod tests {
         let shares = recording().shares();
         let CauseShares { segments, coupled, interrupts, timers, preempted, unknown } = shares;
         assert_eq!([segments, coupled, interrupts, timers, preempted, unknown], [5, 1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_segment_has_the_idle_time_before_it() {
+        let episode = Episode::new("cpu0", 160, 25);
+        let episode = Episode { window_ns: Some(0), halted: Some(true), wake_latency_ns: Some(5), ..episode };
+        let read = |includes: IdleIncludes| {
+            let metadata = Metadata { idle_includes: includes, ..Metadata::new(Layer::Guest) };
+            let mut writer = Writer::new(Vec::new(), metadata, Packing::default()).unwrap();
+            writer.push(&episode).unwrap();
+            writer.set_segments(recording());
+            let reader = Reader::from_bytes("r", writer.close().unwrap().1).unwrap();
+            reader.segments().unwrap().unwrap().rows[2].idle
+        };
+        let path = |exit_ns: u32| Some(IdlePath { entry_ns: 10, exit_ns, way: Way::Halted });
+        assert_eq!(read(IdleIncludes::Event), path(10));
+        assert_eq!(read(IdleIncludes::Wake), path(15));
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn segments(coupled: bool) -> Segments {
             Some(waker) => Cause::Task { waker, offset_ns: rows[waker as usize].run_ns },
             None => Cause::Timer { woken_ns: start_ns },
         };
-        rows.push(Segment { task, cpu: task, start_ns, run_ns, cause, halted: Some(false) });
+        rows.push(Segment { task, cpu: task, start_ns, run_ns, cause, halted: Some(false), idle: None });
     }
     Segments { tasks: (0..TASKS).map(|task| format!("task{task}")).collect(), rows, ..Segments::default() }
 }

@@ -309,6 +309,14 @@ impl Player {
         self.drive(episodes.map(one), |_| ())
     }
 
+    /// Whether a CPU under haltpoll polls first when it idles next; other rules have no other way into their idle state.
+    pub(crate) fn polls(&mut self) -> bool {
+        match &mut self.state {
+            State::One(Any::Haltpoll(policy)) => policy.window() > Nanos::ZERO,
+            _ => true,
+        }
+    }
+
     /// Plays one episode, before which the idler was busy for so long, if that is known.
     pub(crate) fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64) -> Counts {
         let (latency_ns, step_ns) = (Some(latency_ns), self.poll_step_ns);

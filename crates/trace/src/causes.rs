@@ -167,7 +167,7 @@ impl SegmentPairing {
         let Running { start_ns, cause, halted, number, .. } = running;
         if let Some(row) = self.rows.get_mut(number as usize) {
             let run_ns = at_ns.saturating_sub(start_ns);
-            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted });
+            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
         }
     }
 

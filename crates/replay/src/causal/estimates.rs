@@ -1,10 +1,10 @@
 //! What a recording shows of the constants, with intervals, and what is assumed of the rest.
 
+use super::idling::{Halts, Idling};
 use super::{Constants, External, Program};
-use crate::latency::{QUANTILES, quantiles};
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
-use dwell_recording::{Cause, Segments};
+use dwell_recording::{Cause, Segments, Way};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -110,11 +110,8 @@ impl Estimates {
     /// the lengths of segments of one task before and after its waking of another, after polls and after halts. What the first
     /// does not show is from the next that does. `after_halt` takes the place of what is assumed where there was no halt.
     ///
-    /// Also the latencies of halts, as quantiles, where there are enough.
-    pub(super) fn of(
-        recordings: &[(&Segments, &Before)],
-        after_halt: Option<Nanos>,
-    ) -> (Estimates, Option<[u64; QUANTILES]>) {
+    /// Also how the CPUs of the first idled, with the latencies of halts.
+    pub(super) fn of(recordings: &[(&Segments, &Before)], after_halt: Option<Nanos>) -> (Estimates, Idling) {
         let mut lengths = [BTreeMap::new(), BTreeMap::new()];
         let mut each: Vec<Seen> =
             recordings.iter().map(|(segments, before)| Seen::of(segments, before, &mut lengths)).collect();
@@ -123,23 +120,24 @@ impl Estimates {
             Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
             None => ASSUMED.after_halt,
         };
-        let of_polls = |[polled, halted]: &[Vec<u64>; 2]| {
-            Estimate::of(polled.clone()).filter(|_| !are_rare(polled.len(), halted.len()))
+        let of_polls = |late: &Late| {
+            Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halts().len()))
         };
         let after_poll = each.iter().find_map(|seen| of_polls(&seen.late)).unwrap_or(ASSUMED.after_poll);
         let external_poll =
             each.iter().find_map(|seen| of_polls(&seen.external)).unwrap_or(ASSUMED.external_poll);
-        let external_halt = each
-            .iter()
-            .find_map(|seen| Estimate::of(seen.external[1].clone()))
-            .unwrap_or(ASSUMED.external_halt);
+        let external_halt =
+            each.iter().find_map(|seen| Estimate::of(seen.external.halts())).unwrap_or(ASSUMED.external_halt);
         // Halts among many are better than seldom ones, and those better than none.
-        let place = each.iter().position(|seen| seen.late[1].len() >= FEWEST && !seen.halts_seldom());
-        let seen = &mut each[place.unwrap_or(0)];
-        let is_seldom = seen.late[1].len() >= FEWEST && seen.halts_seldom();
-        seen.late[1].sort_unstable();
-        let spread = quantiles(&seen.late[1]).filter(|_| seen.late[1].len() >= FEWEST);
-        let after_halt = Estimate::of(seen.late[1].clone()).unwrap_or(assumed);
+        let place = each.iter().position(|seen| seen.late.halts().len() >= FEWEST && !seen.halts_seldom());
+        let late = &each[place.unwrap_or(0)].late;
+        let is_seldom = late.halts().len() >= FEWEST && each[place.unwrap_or(0)].halts_seldom();
+        let halts = [&late.halts, &each[0].external.halts];
+        let idling = Idling::new(
+            recordings[0].0,
+            [Halts::new(halts[0], place == Some(0)), Halts::new(halts[1], true)],
+        );
+        let after_halt = Estimate::of(late.halts()).unwrap_or(assumed);
         let after_halt =
             if place.is_some_and(|place| place > 0) { after_halt.between_runs() } else { after_halt };
         let is_of_one = recordings.len() == 1;
@@ -157,7 +155,7 @@ impl Estimates {
             longer_segment: of_halts(until_waking).map_or(longer_segment, pooled),
             hidden: ASSUMED.hidden,
         };
-        (estimates, spread)
+        (estimates, idling)
     }
 
     /// In the order of the fields.
@@ -170,12 +168,34 @@ impl Estimates {
 /// Lengths by task, and whether there was a halt \[ns\].
 type Lengths<'a> = BTreeMap<(&'a str, bool), Vec<u64>>;
 
+/// Latencies of wakeups \[ns\].
+#[derive(Default)]
+struct Late {
+    polls: Vec<u64>,
+    /// Of halts, and of those after a poll.
+    halts: [Vec<u64>; 2],
+}
+
+impl Late {
+    fn add(&mut self, halted: bool, way: Option<Way>, ns: u64) {
+        match halted {
+            true => self.halts[usize::from(way == Some(Way::PolledAndHalted))].push(ns),
+            false => self.polls.push(ns),
+        }
+    }
+
+    fn halts(&self) -> Vec<u64> {
+        self.halts.concat()
+    }
+}
+
 /// What one recording shows \[ns\].
+#[derive(Default)]
 struct Seen {
-    /// Latencies of wakeups by tasks of other CPUs, after polls and after halts.
-    late: [Vec<u64>; 2],
-    /// Those of wakeups by interrupts and timers.
-    external: [Vec<u64>; 2],
+    /// Of wakeups by tasks of other CPUs.
+    late: Late,
+    /// Of wakeups by interrupts and timers.
+    external: Late,
     /// Lengths of segments that began with an idle time.
     runs: Vec<u64>,
 }
@@ -187,7 +207,7 @@ impl Seen {
         before: &Before,
         [until_waking, after_waking]: &mut [Lengths<'a>; 2],
     ) -> Seen {
-        let mut seen = Seen { late: [vec![], vec![]], external: [vec![], vec![]], runs: vec![] };
+        let mut seen = Seen::default();
         let name = |task: u32| segments.tasks.get(task as usize).map_or("", |name| &**name);
         let mut woken_by_it = vec![0u32; segments.rows.len()];
         for row in &segments.rows {
@@ -198,11 +218,12 @@ impl Seen {
         for (place, row) in segments.rows.iter().enumerate() {
             let Some(halted) = before.idled(place) else { continue };
             seen.runs.push(row.run_ns);
+            let way = row.idle.map(|path| path.way);
             if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
                 if woken_by_it[place] == 0 {
                     until_waking.entry((name(row.task), halted)).or_default().push(row.run_ns);
                 }
-                seen.external[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
+                seen.external.add(halted, way, row.start_ns.saturating_sub(woken_ns));
             }
             let Cause::Task { waker, offset_ns } = row.cause else { continue };
             let by = segments.rows[waker as usize];
@@ -210,7 +231,7 @@ impl Seen {
                 continue;
             }
             let woken_ns = by.start_ns.saturating_add(offset_ns);
-            seen.late[usize::from(halted)].push(row.start_ns.saturating_sub(woken_ns));
+            seen.late.add(halted, way, row.start_ns.saturating_sub(woken_ns));
             if woken_by_it[waker as usize] == 1 {
                 let after_ns = by.run_ns.saturating_sub(offset_ns);
                 after_waking.entry((name(by.task), halted)).or_default().push(after_ns);
@@ -223,8 +244,7 @@ impl Seen {
     }
 
     fn halts_seldom(&self) -> bool {
-        let [polled, halted] = &self.late;
-        halted.len().saturating_mul(SELDOM) < polled.len()
+        self.late.halts().len().saturating_mul(SELDOM) < self.late.polls.len()
     }
 }
 

@@ -17,6 +17,7 @@
 mod advise;
 mod constants;
 mod estimates;
+mod idling;
 mod predict;
 mod program;
 mod queue;
@@ -30,8 +31,8 @@ pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
 pub use program::Program;
 
 use crate::counts::Counts;
-use crate::latency::QUANTILES;
 use crate::rule::{Player, Rule, RuleError};
+use idling::Path;
 use queue::{Event, Queue};
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -102,9 +103,6 @@ impl Windows {
 /// A window has its maximum after so many steps, at the latest.
 const GROWS: u32 = 32;
 
-/// From one latency of a halt to the next of [`QUANTILES`].
-const TURN: usize = 39;
-
 /// How long after a wakeup a segment starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Latency {
@@ -172,7 +170,7 @@ struct Cpu {
     busy_since_ns: Option<u64>,
     /// Woken, though what woke it does not run yet.
     woken: bool,
-    /// Its halts that other tasks ended.
+    /// How often it has halted.
     halts: usize,
 }
 
@@ -260,19 +258,23 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let recorded = self.latency == Latency::Recorded;
         let cpu = &mut self.cpus[row.cpu as usize];
         let mut idled = None;
-        let halt_ns = match &self.program.after_halts_ns {
-            // A step that has no divisor in common with their number takes turns by all of them.
-            Some(all) if !by_interrupt => all[cpu.halts * TURN % QUANTILES],
-            _ => constants.halt_ns(by_interrupt),
+        let polls = cpu.player.polls();
+        let path = if recorded {
+            Path::of(row.idle, row.late_ns)
+        } else {
+            let (around, turn) = (self.program.around[row.cpu as usize], (polls, by_interrupt, cpu.halts));
+            self.program.idling.path(constants, around, (row.idle, row.late_ns), turn)
         };
         let is_idle = cpu.running.is_none() && !cpu.woken;
-        if is_idle && let Some(since_ns) = cpu.idle_since_ns.filter(|&since_ns| since_ns < at_ns) {
+        let since_ns = cpu.idle_since_ns.map(|since_ns| since_ns.saturating_add(path.entry_ns));
+        // What comes before the idle state keeps the CPU from it.
+        if is_idle && let Some(since_ns) = since_ns.filter(|&since_ns| since_ns < at_ns) {
             let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
-            let late_ns = if recorded { row.late_ns } else { halt_ns };
+            let late_ns = path.halt_ns.saturating_sub(path.exit_ns);
             let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns);
             self.outcome.counts += counts;
             idled = Some(counts.halts > 0);
-            cpu.halts += usize::from(counts.halts > 0 && !by_interrupt);
+            cpu.halts += usize::from(counts.halts > 0);
             cpu.busy_since_ns = Some(at_ns);
         }
         if recorded {
@@ -288,7 +290,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         }
         let late_ns = match (cpu.idle_since_ns, idled) {
             (None, _) => 0,
-            (Some(_), Some(true)) => halt_ns,
+            (Some(_), Some(true)) => path.halt_ns,
             (Some(_), _) => constants.poll_ns(by_interrupt),
         };
         self.begin(segment, at_ns.saturating_add(late_ns), idled);

@@ -6,14 +6,15 @@
 //! a load may run in halts or in polls under one setting, so that it is replayed from both.
 
 use super::estimates::{Before, Estimates, FEWEST};
+use super::idling::Idling;
 use super::{Constants, External, Outcome, Program, Windows};
-use crate::latency::QUANTILES;
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
 use dwell_recording::Segments;
 use dwell_stats::{Bootstrap, Draw, Interval};
 use rayon::prelude::*;
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Of each half so many segments are replayed at most.
 const MOST_SEGMENTS: usize = 1 << 17;
@@ -99,7 +100,7 @@ pub struct Predictor {
     present: Rule,
     /// How the present setting is replayed; `None`: the recording takes the place of a replay.
     present_windows: Option<Windows>,
-    spread: Option<[u64; QUANTILES]>,
+    pub(super) idling: Arc<Idling>,
     leading: Vec<u32>,
     /// The constants.
     pub estimates: Estimates,
@@ -162,7 +163,7 @@ impl Predictor {
         let recordings: Vec<(&Segments, &Before)> = std::iter::once((segments, &before))
             .chain(other.map(|other| other.segments).zip(before_other.as_ref()))
             .collect();
-        let (estimates, spread) = Estimates::of(&recordings, after_halt);
+        let (estimates, idling) = Estimates::of(&recordings, after_halt);
         let halted = before.halted();
         let (half, all) = (segments.rows.len() / 2, segments.rows.len());
         let stretch = |from: usize, to: usize| {
@@ -180,7 +181,7 @@ impl Predictor {
             halves,
             present: *present,
             present_windows: None,
-            spread,
+            idling: Arc::new(idling),
             leading: program.leading().to_vec(),
             estimates,
             recorded_per_s,
@@ -252,12 +253,8 @@ impl Predictor {
     }
 
     fn program_of(&self, of: &Stretch, Variant { external, constants, .. }: Variant) -> Program {
-        // Their middle is the constant.
-        let at_end = |all: [u64; QUANTILES]| {
-            let shift_ns = constants.after_halt_ns.cast_signed() - all[QUANTILES / 2].cast_signed();
-            all.map(|ns| ns.saturating_add_signed(shift_ns))
-        };
-        Program::without(&of.segments, external, constants, &of.halted).with_halts(self.spread.map(at_end))
+        Program::without(&of.segments, external, constants, &of.halted)
+            .with_idling(&of.segments, &self.idling)
     }
 
     /// What the rules do in a stretch.

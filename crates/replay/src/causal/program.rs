@@ -1,11 +1,12 @@
 //! Segments as a program to replay: without what the recorded setting added to them.
 
+use super::idling::{Around, Idling};
 use super::{Constants, External};
-use crate::latency::QUANTILES;
 use dwell_policy::Nanos;
-use dwell_recording::{Cause, Segments};
+use dwell_recording::{Cause, IdlePath, Segments};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The tasks of a recording as programs, made once and replayed under any number of rules.
 #[derive(Clone, Debug)]
@@ -20,8 +21,9 @@ pub struct Program {
     pub(super) end_ns: u64,
     pub(super) constants: Constants,
     pub(super) poll_step: Nanos,
-    /// Latencies after a halt that another task ends, which take turns \[ns\]; without them all are the constant.
-    pub(super) after_halts_ns: Option<[u64; QUANTILES]>,
+    pub(super) idling: Arc<Idling>,
+    /// By CPU.
+    pub(super) around: Vec<Around>,
     leading: Vec<u32>,
 }
 
@@ -34,6 +36,8 @@ pub(super) struct Row {
     pub(super) run_ns: u64,
     /// From runnable to running in the recording \[ns\].
     pub(super) late_ns: u64,
+    /// How its CPU idled before in the recording.
+    pub(super) idle: Option<IdlePath>,
     pub(super) wakeups: Range<u32>,
     /// The next one of its task.
     pub(super) next: Option<u32>,
@@ -139,12 +143,16 @@ impl Program {
         Program::without(segments, external, Constants::default(), &[])
     }
 
-    /// The same with these latencies after halts that other tasks end, in place of the constant. A rule compares each length
-    /// with a limit: with a median of 18 us no idle time of 8 us stays within 20 us, though one latency in a hundred is that
-    /// short, after which a window has grown and every later poll succeeds.
+    /// The same with idle times and halts as these segments' recording has them, in place of the constants. A rule compares each
+    /// length with a limit: with a median latency of 18 us no idle time of 8 us stays within 20 us, though one latency in a
+    /// hundred is that short, after which a window has grown and every later poll succeeds.
     #[must_use]
-    pub fn with_halts(self, after_halts_ns: Option<[u64; QUANTILES]>) -> Program {
-        Program { after_halts_ns, ..self }
+    pub fn with_idling(self, segments: &Segments, idling: &Arc<Idling>) -> Program {
+        let mut around = vec![Around::default(); self.around.len()];
+        for (row, segment) in self.rows.iter().zip(&segments.rows) {
+            around[row.cpu as usize] = idling.around(segment.cpu);
+        }
+        Program { idling: Arc::clone(idling), around, ..self }
     }
 
     /// The segments without what halts added to them: `halted` has for each whether its CPU halted right before it
@@ -179,7 +187,8 @@ impl Program {
             end_ns: rows.iter().map(|row| row.end_ns()).max().unwrap_or(0),
             constants,
             poll_step: Nanos(segments.poll_step_ns),
-            after_halts_ns: None,
+            idling: Arc::default(),
+            around: vec![],
             leading: vec![],
         };
         let relative = if external.is_by_task() { relative_tasks(segments) } else { vec![] };
@@ -226,12 +235,14 @@ impl Program {
                 leads: false,
                 run_ns: row.run_ns,
                 late_ns: row.start_ns.saturating_sub(ready_ns),
+                idle: row.idle,
                 wakeups: 0..0,
                 next: None,
                 arrival,
             });
         }
         program.cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+        program.around = vec![Around::default(); cpus.len()];
         program.take_off(wakeups, &halted, rows.iter().map(|row| row.cpu).collect());
         program.leading = (0u32..).take(segments.tasks.len()).filter(|task| leads(*task as usize)).collect();
         for (row, segment) in program.rows.iter_mut().zip(rows) {

@@ -1,12 +1,14 @@
 //! The checks of the simulation, the last two of them against a machine that is written for them.
 
+use super::idling::{Around, Idling};
 use super::*;
 use crate::Memory;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Any, Layer, Nanos, Outcome as Observed, Policy};
-use dwell_recording::{Cause, Segment, Segments};
+use dwell_recording::{Cause, IdlePath, Segment, Segments, Way};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn haltpoll(max_ns: i64) -> Rule {
     let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
@@ -67,7 +69,7 @@ fn recording() -> impl Strategy<Value = Segments> {
             };
             last_ns = start_ns;
             (free_ns[cpu as usize], ended_ns[task as usize]) = (start_ns + run_ns, start_ns + run_ns);
-            rows.push(Segment { task, cpu, start_ns, run_ns, cause, halted: None });
+            rows.push(Segment { task, cpu, start_ns, run_ns, cause, halted: None, idle: None });
         }
         segments(5, rows)
     })
@@ -90,20 +92,24 @@ proptest! {
     #[test]
     fn absolute_causes_are_an_open_loop(
         episodes in prop::collection::vec((0u32..3, 1u64..400_000, 0u64..60_000, 1u64..50_000), 1..200),
+        (entry_ns, exit_ns) in prop_oneof![Just((0, 0)), (0u32..9_000, 0u32..9_000)],
         rule in 0usize..7,
     ) {
+        let idle = Some(IdlePath { entry_ns, exit_ns, way: Way::Polled });
         let mut free_ns = [None; 3];
         let mut rows = vec![];
         let mut open = vec![];
         for (cpu, idle_ns, latency_ns, run_ns) in episodes {
             let since_ns: u64 = free_ns[cpu as usize].unwrap_or(1_000);
+            let since_ns = since_ns + u64::from(entry_ns);
             let woken_ns = since_ns + idle_ns;
-            let start_ns = woken_ns + latency_ns;
+            let start_ns = woken_ns + latency_ns + u64::from(exit_ns);
             if free_ns[cpu as usize].is_some() {
                 open.push((cpu as usize, since_ns, idle_ns, latency_ns));
             }
             free_ns[cpu as usize] = Some(start_ns + run_ns);
-            rows.push(Segment { task: cpu, cpu, start_ns, run_ns, cause: Cause::Interrupt { woken_ns }, halted: None });
+            let cause = Cause::Interrupt { woken_ns };
+            rows.push(Segment { task: cpu, cpu, start_ns, run_ns, cause, halted: None, idle });
         }
         rows.sort_by_key(|row| row.start_ns);
         let rule = rules()[rule];
@@ -138,6 +144,7 @@ fn ping_pong(work_ns: u64, latency_ns: u64, rounds: u32) -> Segments {
             None => Cause::Unknown,
         },
         halted: Some(false),
+        idle: None,
     };
     segments(2, (0..2 * rounds).map(row).collect())
 }
@@ -175,7 +182,15 @@ fn work_a_second_is_tasks_over_response_and_thought() {
             // A client thinks, asks, and gets the answer.
             let number = u32::try_from(rows.len()).unwrap();
             let mut row = |task, cpu, run_ns, cause| {
-                rows.push(Segment { task, cpu, start_ns: at_ns, run_ns, cause, halted: Some(false) });
+                rows.push(Segment {
+                    task,
+                    cpu,
+                    start_ns: at_ns,
+                    run_ns,
+                    cause,
+                    halted: Some(false),
+                    idle: None,
+                });
                 at_ns += run_ns + 100;
             };
             row(client, client, ask_ns, Cause::Timer { woken_ns: 0 });
@@ -242,7 +257,12 @@ struct Ran {
 type OnCore = (usize, Vec<(u64, usize)>, u64);
 
 /// Runs tasks on CPUs, slowly: looks through everything for what comes next. `None` where two things come at once.
-fn machine(work: &[Work], cpu_of: &[usize], rule: &Rule, constants: Constants) -> Option<Vec<Ran>> {
+fn machine(
+    work: &[Work],
+    cpu_of: &[usize],
+    rule: &Rule,
+    (constants, around): (Constants, Around),
+) -> Option<Vec<Ran>> {
     struct Core {
         policy: Any,
         line: Vec<usize>,
@@ -317,8 +337,10 @@ fn machine(work: &[Work], cpu_of: &[usize], rule: &Rule, constants: Constants) -
                 ran[segment].woken_ns = ran[segment].woken_ns.max(now_ns);
                 continue;
             }
-            let mut late_ns = 0;
-            if let Some(free_ns) = core.free_ns {
+            let polls = !matches!(core.policy, Any::Haltpoll(_)) || core.policy.window() > Nanos::ZERO;
+            let entered_ns = core.free_ns.map(|free_ns| free_ns + around.entry_ns[usize::from(!polls)]);
+            let mut late_ns = if core.free_ns.is_some() { constants.after_poll_ns } else { 0 };
+            if let Some(free_ns) = entered_ns.filter(|entered_ns| *entered_ns < now_ns) {
                 let idle_ns = now_ns - free_ns;
                 let busy_ns = core.busy_from_ns.map(|from_ns| Nanos(free_ns - from_ns));
                 let window = match busy_ns {
@@ -331,6 +353,7 @@ fn machine(work: &[Work], cpu_of: &[usize], rule: &Rule, constants: Constants) -
                     (true, true) => constants.hidden_ns + constants.after_poll_ns,
                     (true, false) => constants.after_halt_ns,
                 };
+                let late_ns = late_ns.saturating_sub(around.exit_ns);
                 let measured_ns = if ran[segment].halted { idle_ns + late_ns } else { idle_ns };
                 core.policy.observe(Observed::of(Nanos(measured_ns)));
                 core.busy_from_ns = Some(now_ns);
@@ -403,6 +426,7 @@ fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>
             run_ns: end_ns - start_ns,
             cause,
             halted: Some(halted),
+            idle: None,
         }
     });
     (segments(cpu_of.len(), rows.collect()), row_of)
@@ -448,6 +472,12 @@ fn programs() -> impl Strategy<Value = (Vec<Work>, Vec<usize>, bool)> {
     )
 }
 
+/// Times around idle states of up to 8 us.
+fn idle_path(values: [u16; 3]) -> Around {
+    let [poll_ns, halt_ns, exit_ns] = values.map(|value| u64::from(value / 8));
+    Around { entry_ns: [poll_ns, halt_ns], exit_ns }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
 
@@ -455,14 +485,16 @@ proptest! {
     #[test]
     fn a_machine_under_another_rule_does_what_is_predicted(
         (work, cpu_of, relative) in programs(), recorded in 0usize..7, other in 0usize..7,
+        around in prop_oneof![Just(Around::default()), any::<[u16; 3]>().prop_map(idle_path)],
     ) {
         let (recorded, other) = (rules()[recorded], rules()[other]);
-        let ran = machine(&work, &cpu_of, &recorded, CONSTANTS);
-        let truth = machine(&work, &cpu_of, &other, CONSTANTS);
+        let ran = machine(&work, &cpu_of, &recorded, (CONSTANTS, around));
+        let truth = machine(&work, &cpu_of, &other, (CONSTANTS, around));
         prop_assume!(ran.is_some() && truth.is_some());
         let (segments, row_of) = traced(&work, &cpu_of, &ran.unwrap());
         let external = if relative { External::Relative } else { External::Absolute };
-        let program = Program::without(&segments, external, CONSTANTS, &[]);
+        let idling = Arc::new(Idling::like(&[around; 3]));
+        let program = Program::without(&segments, external, CONSTANTS, &[]).with_idling(&segments, &idling);
         let predicted = starts(&program, &other, Latency::Modelled);
         let predicted: Vec<(u64, bool)> = row_of.iter().map(|&row| predicted[row]).collect();
         let truth: Vec<(u64, bool)> = truth.unwrap().iter().map(|ran| (ran.start_ns, ran.halted)).collect();
@@ -507,7 +539,9 @@ fn another_recording_tells_what_one_setting_cannot() {
             },
         })
         .collect();
-    let recorded = |rule: &Rule| traced(&work, &[0, 1], &machine(&work, &[0, 1], rule, constants).unwrap()).0;
+    let recorded = |rule: &Rule| {
+        traced(&work, &[0, 1], &machine(&work, &[0, 1], rule, (constants, Around::default())).unwrap()).0
+    };
     let (never, always) = (recorded(&Rule::Never), recorded(&Rule::Always));
     let other = Other { segments: &always, under: Rule::Always };
     let alone = Predictor::new(&never, &Rule::Never, None, None).unwrap().unwrap();
@@ -603,7 +637,7 @@ fn sleeps_are_told_from_ticks() {
             let woken_ns = if is_sleep { ended_ns + sleep_ns } else { (number + 1) * 150_000 };
             let start_ns = woken_ns + 2_000;
             let cause = Cause::Timer { woken_ns };
-            rows.push(Segment { task: 0, cpu: 0, start_ns, run_ns, cause, halted: Some(true) });
+            rows.push(Segment { task: 0, cpu: 0, start_ns, run_ns, cause, halted: Some(true), idle: None });
             ended_ns = start_ns + run_ns;
         }
         segments(1, rows)

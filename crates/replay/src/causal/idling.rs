@@ -1,0 +1,226 @@
+//! How the recorded CPUs went into and out of idle states, one by one: where a replay does what was recorded, it takes as long
+//! as it was recorded, and else as long as others of its kind.
+
+use super::Constants;
+use crate::latency::{QUANTILES, quantiles};
+use dwell_recording::{IdlePath, Segments, Way};
+use std::collections::BTreeMap;
+
+/// A kind must have been seen so many times.
+const FEWEST: usize = 20;
+
+/// From one latency of a halt to the next of [`QUANTILES`]: without a divisor in common with their number, so that all of them
+/// take turns.
+const TURN: usize = 39;
+
+/// What a recording shows beside the [constants](Estimates).
+#[derive(Clone, Debug, Default)]
+pub struct Idling {
+    /// By number of the CPU.
+    cpus: BTreeMap<u32, Around>,
+    /// Of halts that a task ended, and of those that an interrupt ended.
+    halts: [Halts; 2],
+}
+
+/// The time around idle states of a CPU \[ns\].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Around {
+    /// From the end of a segment to polling, and to halting.
+    pub(super) entry_ns: [u64; 2],
+    /// From the end of a halt to the start of a segment.
+    pub(super) exit_ns: u64,
+}
+
+/// Latencies from a wakeup to running, after halts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Halts {
+    /// Of halts, and of those after a poll.
+    kinds: [Option<[u64; QUANTILES]>; 2],
+    /// The middle of all \[ns\].
+    middle_ns: Option<u64>,
+    /// Whether those of the segments themselves are halts as the constant has them.
+    are_own: bool,
+}
+
+impl Halts {
+    /// Of halts, and of those after a poll; `are_own` if the recording they are from is the one to replay, and they are not so
+    /// few that they are longer than others.
+    pub(super) fn new(kinds: &[Vec<u64>; 2], are_own: bool) -> Halts {
+        let of = |kind: &Vec<u64>| {
+            let mut values = kind.clone();
+            values.sort_unstable();
+            quantiles(&values).filter(|_| values.len() >= FEWEST)
+        };
+        let middle_ns = middle(kinds.concat());
+        Halts { kinds: [of(&kinds[0]), of(&kinds[1])], middle_ns, are_own }
+    }
+}
+
+/// The middle of enough values.
+fn middle(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().filter(|_| values.len() >= FEWEST)
+}
+
+/// What a CPU of a replay does in an idle time.
+pub(super) struct Path {
+    /// From the end of a segment to the idle state \[ns\].
+    pub(super) entry_ns: u64,
+    /// From the event to running, if it halts \[ns\].
+    pub(super) halt_ns: u64,
+    /// What of that is after the idle state \[ns\].
+    pub(super) exit_ns: u64,
+}
+
+impl Path {
+    /// The recorded one of a segment that ran `late_ns` after its wakeup.
+    pub(super) fn of(own: Option<IdlePath>, late_ns: u64) -> Path {
+        let [entry_ns, exit_ns] = own.map_or([0; 2], |path| [path.entry_ns, path.exit_ns].map(u64::from));
+        Path { entry_ns, halt_ns: late_ns, exit_ns }
+    }
+}
+
+impl Idling {
+    /// Of halts that tasks ended, and of those that interrupts ended.
+    pub(super) fn new(segments: &Segments, halts: [Halts; 2]) -> Idling {
+        // Entries to polls, entries to halts, exits of halts.
+        type Times = [Vec<u64>; 3];
+        let mut cpus: BTreeMap<u32, Times> = BTreeMap::new();
+        let mut all = Times::default();
+        for (cpu, path) in segments.rows.iter().filter_map(|row| Some((row.cpu, row.idle?))) {
+            for of in [cpus.entry(cpu).or_default(), &mut all] {
+                of[usize::from(path.way == Way::Halted)].push(path.entry_ns.into());
+                if path.way != Way::Polled {
+                    of[2].push(path.exit_ns.into());
+                }
+            }
+        }
+        // The way to a poll is the shorter part of that to a halt, which may stop the tick before.
+        let shortest = |mut values: Vec<u64>| {
+            values.sort_unstable();
+            values.get(values.len() / 20).copied()
+        };
+        let others = all.clone().map(middle);
+        let poll_ns = others[0].or_else(|| shortest(all[1].clone())).unwrap_or(0);
+        let others_ns = [poll_ns, others[1].unwrap_or(poll_ns), others[2].unwrap_or(0)];
+        let around = |of: Times| {
+            let [polls, halts, exits] = of.map(middle);
+            let [poll_ns, halt_ns, exit_ns] = others_ns;
+            Around {
+                entry_ns: [polls.unwrap_or(poll_ns), halts.unwrap_or(halt_ns)],
+                exit_ns: exits.unwrap_or(exit_ns),
+            }
+        };
+        Idling { cpus: cpus.into_iter().map(|(cpu, of)| (cpu, around(of))).collect(), halts }
+    }
+
+    pub(super) fn around(&self, cpu: u32) -> Around {
+        self.cpus.get(&cpu).copied().unwrap_or_default()
+    }
+
+    /// On a CPU that polls first, or halts at once, for the `turn`th time; of a segment that was recorded to idle as `own` and
+    /// to run `late_ns` after its wakeup.
+    pub(super) fn path(
+        &self,
+        constants: &Constants,
+        around: Around,
+        (own, late_ns): (Option<IdlePath>, u64),
+        (polls, by_interrupt, turn): (bool, bool, usize),
+    ) -> Path {
+        let own = own.filter(|path| polls == (path.way != Way::Halted));
+        let entry_ns = own.map_or(around.entry_ns[usize::from(!polls)], |path| path.entry_ns.into());
+        let own = own.filter(|path| path.way != Way::Polled);
+        let halts = &self.halts[usize::from(by_interrupt)];
+        let like = match own {
+            Some(_) if halts.are_own => Some(late_ns),
+            _ => {
+                let kinds = halts.kinds;
+                kinds[usize::from(polls)]
+                    .or(kinds[usize::from(!polls)])
+                    .map(|all| all[turn * TURN % QUANTILES])
+            }
+        };
+        let constant_ns = constants.halt_ns(by_interrupt);
+        let halt_ns = match like.zip(halts.middle_ns) {
+            // Their middle is the constant.
+            Some((ns, middle_ns)) => {
+                ns.saturating_add_signed(constant_ns.cast_signed() - middle_ns.cast_signed())
+            }
+            None => constant_ns,
+        };
+        Path { entry_ns, halt_ns, exit_ns: own.map_or(around.exit_ns, |path| path.exit_ns.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_recording::{Cause, Segment};
+
+    impl Idling {
+        /// Of CPUs that go into and out of idle states in these times.
+        pub(in super::super) fn like(cpus: &[Around]) -> Idling {
+            Idling { cpus: (0..).zip(cpus.iter().copied()).collect(), halts: Default::default() }
+        }
+    }
+
+    fn idled(cpu: u32, entry_ns: u32, exit_ns: u32, way: Way) -> Segment {
+        let idle = Some(IdlePath { entry_ns, exit_ns, way });
+        Segment { task: 0, cpu, start_ns: 0, run_ns: 1, cause: Cause::Unknown, halted: None, idle }
+    }
+
+    /// CPU 0 has both kinds, CPU 1 halts only; what it has too few of is from the other.
+    fn recorded() -> Segments {
+        let mut rows = vec![];
+        for _ in 0..FEWEST {
+            rows.push(idled(0, 1_000, 1_500, Way::Polled));
+            rows.push(idled(0, 7_000, 9_000, Way::Halted));
+            rows.push(idled(1, 2_000, 4_000, Way::Halted));
+        }
+        Segments { tasks: vec!["task".to_owned()], rows, ..Segments::default() }
+    }
+
+    #[test]
+    fn each_cpu_has_its_own_times_and_otherwise_those_of_all() {
+        let idling = Idling::new(&recorded(), Default::default());
+        let times = |cpu: u32| (idling.around(cpu).entry_ns, idling.around(cpu).exit_ns);
+        assert_eq!(times(0), ([1_000, 7_000], 9_000));
+        assert_eq!(times(1), ([1_000, 2_000], 4_000));
+        assert_eq!(times(2), ([0, 0], 0));
+        // Without any poll, what the way to a halt takes at least.
+        let mut halts = recorded();
+        halts.rows.retain(|row| row.idle.is_some_and(|path| path.way == Way::Halted));
+        assert_eq!(Idling::new(&halts, Default::default()).around(0).entry_ns, [2_000, 7_000]);
+    }
+
+    #[test]
+    fn what_was_recorded_is_taken_where_the_replay_does_the_same() {
+        let constants = Constants {
+            after_halt_ns: 20_000,
+            external_halt_ns: 16_000,
+            hidden_ns: 3_000,
+            ..Constants::default()
+        };
+        let kinds = [vec![18_000; FEWEST + 2], vec![12_000; FEWEST]];
+        let idling = Idling::new(&recorded(), [Halts::new(&kinds, true), Halts::new(&kinds, false)]);
+        let own = |way: Way| (Some(IdlePath { entry_ns: 500, exit_ns: 700, way }), 15_000);
+        let path = |own: (Option<IdlePath>, u64), polls: bool, by_interrupt: bool| {
+            let Path { entry_ns, halt_ns, exit_ns } =
+                idling.path(&constants, idling.around(0), own, (polls, by_interrupt, 5));
+            (entry_ns, halt_ns, exit_ns)
+        };
+        // The middle is 18 us, the constant 2 us more.
+        assert_eq!(path(own(Way::Halted), false, false), (500, 17_000, 700));
+        assert_eq!(path(own(Way::PolledAndHalted), true, false), (500, 17_000, 700));
+        // Others: of the kind that the replay does.
+        assert_eq!(path(own(Way::Halted), true, false), (1_000, 14_000, 9_000));
+        assert_eq!(path(own(Way::PolledAndHalted), false, false), (7_000, 20_000, 9_000));
+        // A poll says how it was entered, and nothing of a halt.
+        assert_eq!(path(own(Way::Polled), true, false), (500, 14_000, 9_000));
+        // Latencies that are not those of the constant are not taken one by one.
+        assert_eq!(path(own(Way::Halted), false, true), (500, 19_000, 700));
+        let none = Idling::new(&recorded(), Default::default());
+        let Path { halt_ns, .. } = none.path(&constants, none.around(0), (None, 15_000), (false, true, 0));
+        assert_eq!(halt_ns, 19_000);
+    }
+}
