@@ -2,7 +2,8 @@
 
 Each load runs ROUNDS (4) times SECONDS (2) under each of four maxima, in turns and without a recording: what it does a second, and
 what polling and halts (20 us each) cost it. Then 2 s are recorded under each, and `dwell tune` predicts the other three. Printed are all
-cells, the medians and the worst. An interval is Student's of 95 % over pairs of turns."""
+cells, the medians and the worst. An interval is Student's of 95 % over pairs of turns. DWELL may be several programs with commas
+between them: the first records, and what each of the others predicts of the same recordings is in the summary."""
 import json, math, statistics, sys
 from loads import *
 
@@ -27,16 +28,22 @@ def cost_us(turn):
     return (turn['poll'] * 1e4 + turn['halts'] * HALT_US) / turn['ops']
 
 
-def predicted(dwell, load, maximum):
-    "speed and cost by maximum, with the range; of a recording under this one"
+def record(dwell, load, maximum):
     put(setting(maximum))
     path = f'{D}/causes.{load}.{maximum}.parquet'
     beside = Beside(load)
     recorded = sh(f'{dwell} record guest --duration 2s --force -o {path}')
     beside.end()
+    if recorded.returncode:
+        raise SystemExit(f'{load} under {maximum}: {recorded.stderr[-400:]}')
+    return path
+
+
+def predicted(dwell, path):
+    "speed and cost by maximum, with the range; of a recording"
     tuned = sh(f'{dwell} tune {path} --halt-cost {HALT_US}us --despite-self-check --format json')
-    if recorded.returncode or tuned.returncode:
-        raise SystemExit(f'{load} under {maximum}: {recorded.stderr[-400:]}{tuned.stderr[-400:]}')
+    if tuned.returncode:
+        raise SystemExit(f'{path}: {tuned.stderr[-400:]}')
     work = json.loads(tuned.stdout).get('work')
     if work is None:
         return None, 'no causes'
@@ -53,14 +60,15 @@ def interval(logs):
 
 
 def main():
-    dwell, *rest = sys.argv[1:]
+    programs, *rest = sys.argv[1:]
+    dwell, *others = programs.split(',')
     rounds = int(rest[0]) if rest else 4
     seconds = float(rest[1]) if len(rest) > 1 else 2
     loads = rest[2].split(',') if len(rest) > 2 else LOADS
     seconds = int(seconds) if seconds == int(seconds) else seconds
     setup()
     atexit.register(stop)
-    speed_errors, own_errors, cost_errors, signs = [], [], [], []
+    errors, ranges, signs = {}, {}, []
     print('load     recorded  predicted   speed: predicted (range)   measured    error   cost: predicted measured  error   better than the default')
     for load in loads:
         rate = {maximum: {load: turn(load, maximum, 0.3, {})['ops']} if load.startswith('redis') else {} for maximum in MAXIMA}
@@ -73,7 +81,9 @@ def main():
         print(f'{load}: work/s ' + ', '.join(f'{m // 1000} us {mean(m, lambda t: t["ops"]):.0f}' for m in MAXIMA)
               + '; us a unit ' + ', '.join(f'{mean(m, cost_us):.1f}' for m in MAXIMA), flush=True)
         for recorded in MAXIMA:
-            by, words = predicted(dwell, load, recorded)
+            path = record(dwell, load, recorded)
+            by, words = predicted(dwell, path)
+            found = {'': by, **{f' by {other}': predicted(other, path)[0] for other in others}}
             print(f'  recorded under {recorded // 1000} us: {words}')
             if by is None:
                 continue
@@ -93,14 +103,19 @@ def main():
                         sign = 'right' if signs[-1] else f'WRONG (x{math.exp(value):.2f} +- {half:.0%})'
                 if to == recorded:
                     continue
-                speed_errors.append((abs(speed / measured - 1), f'{load} {recorded}->{to}'))
-                cost_errors.append((abs(cost / measured_cost - 1), f'{load} {recorded}->{to}'))
+                for program, rows in found.items():
+                    cell, to_row, own_row = f'{load} {recorded}->{to}', rows[to], rows[recorded]
+                    of_cost = to_row['cost_ns']['middle'] / max(own_row['cost_ns']['middle'], 1e-9)
+                    errors.setdefault(f'speed{program}', []).append((abs(to_row['speed']['middle'] / measured - 1), cell))
+                    errors.setdefault(f'cost{program}', []).append((abs(of_cost / measured_cost - 1), cell))
+                    ranges.setdefault(program, []).append(to_row['speed']['low'] <= measured <= to_row['speed']['high'])
                 low, high = one['speed']['low'], one['speed']['high']
                 print(f'  {"":7} {recorded // 1000:8} {to // 1000:10}   {speed:6.2f} ({low:.2f} to {high:.2f})  {measured:10.2f} {speed / measured - 1:+8.1%}'
                       f'   {cost:12.2f} {measured_cost:8.2f} {cost / measured_cost - 1:+7.1%}   {sign}', flush=True)
-    for name, errors in (('speed', speed_errors), ('cost', cost_errors)):
-        if errors:
-            print(f'{name}: {len(errors)} cells, median error {statistics.median(e for e, _ in errors):.1%}, worst {max(errors)[0]:.1%} ({max(errors)[1]})')
+    for name, cells in errors.items():
+        print(f'{name}: {len(cells)} cells, median error {statistics.median(e for e, _ in cells):.1%}, worst {max(cells)[0]:.1%} ({max(cells)[1]})')
+    for program, cells in ranges.items():
+        print(f'speeds in the range{program}: {sum(cells)} of {len(cells)}')
     print(f'sign of "better than the default": {sum(signs)} of {len(signs)} right')
 
 

@@ -73,6 +73,18 @@ pub struct RowByWork {
     pub work: Work,
 }
 
+impl RowByWork {
+    fn of(
+        judged: &Judged,
+        number: usize,
+        role: &'static str,
+        setting: &Setting,
+        halt_cost: Nanos,
+    ) -> RowByWork {
+        RowByWork { role, setting: Values::from(setting), work: judged.work(number, halt_cost) }
+    }
+}
+
 impl ByWork {
     /// The row of a setting.
     pub fn row(&self, setting: &Setting) -> Option<&RowByWork> {
@@ -117,10 +129,8 @@ pub fn rows(
 ) -> Result<Vec<RowByWork>, RuleError> {
     let rules: Vec<Rule> = settings.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
     let judged = predictor.judge(&rules)?;
-    let row = |(number, (role, setting)): (usize, &(&'static str, Setting))| RowByWork {
-        role,
-        setting: Values::from(setting),
-        work: judged.work(number, halt_cost),
+    let row = |(number, (role, setting)): (usize, &(&'static str, Setting))| {
+        RowByWork::of(&judged, number, role, setting, halt_cost)
     };
     Ok(settings.iter().enumerate().map(row).collect())
 }
@@ -161,17 +171,16 @@ pub fn advise(task: &Task<'_>) -> Result<ByWork, RuleError> {
     let found = verdicts.iter().find(|(_, verdict)| verdict.is_change()).or_else(|| verdicts.first());
     let (chosen, verdict) =
         found.map_or((None, Conclusion::Unattainable), |&(row, verdict)| (Some(row), verdict));
-    let work = rows.iter().enumerate().map(|(number, (role, setting))| RowByWork {
-        role: match (role, verdict) {
+    let work = rows.iter().enumerate().map(|(number, (role, setting))| {
+        let role = match (role, verdict) {
             _ if number == 0 => "present",
             (_, Conclusion::Change) if chosen == Some(number) => "recommended",
             _ if chosen == Some(number) => "rejected",
             _ if *setting == default => "default",
             _ if *setting == never => "never",
             _ => "",
-        },
-        setting: Values::from(setting),
-        work: judged.work(number, task.halt_cost),
+        };
+        RowByWork::of(&judged, number, role, setting, task.halt_cost)
     });
     Ok(ByWork {
         verdict,
