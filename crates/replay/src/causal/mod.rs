@@ -288,9 +288,14 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             cpu.queue.push_back(segment);
             return 0;
         }
-        let late_ns = match (cpu.idle_since_ns, idled) {
+        let late_ns = match (since_ns, idled) {
             (None, _) => 0,
             (Some(_), Some(true)) => path.halt_ns,
+            // What is on its way to a halt has stopped the tick, and starts it again.
+            (Some(since_ns), None) if !polls => {
+                let way_ns = since_ns.saturating_sub(at_ns).saturating_add(path.exit_ns);
+                way_ns.max(constants.poll_ns(by_interrupt))
+            }
             (Some(_), _) => constants.poll_ns(by_interrupt),
         };
         self.begin(segment, at_ns.saturating_add(late_ns), idled);

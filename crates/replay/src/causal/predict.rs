@@ -100,7 +100,7 @@ pub struct Predictor {
     present: Rule,
     /// How the present setting is replayed; `None`: the recording takes the place of a replay.
     present_windows: Option<Windows>,
-    pub(super) idling: Arc<Idling>,
+    idling: Arc<Idling>,
     leading: Vec<u32>,
     /// The constants.
     pub estimates: Estimates,

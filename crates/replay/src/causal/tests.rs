@@ -339,7 +339,13 @@ fn machine(
             }
             let polls = !matches!(core.policy, Any::Haltpoll(_)) || core.policy.window() > Nanos::ZERO;
             let entered_ns = core.free_ns.map(|free_ns| free_ns + around.entry_ns[usize::from(!polls)]);
-            let mut late_ns = if core.free_ns.is_some() { constants.after_poll_ns } else { 0 };
+            let mut late_ns = match entered_ns {
+                None => 0,
+                Some(_) if polls => constants.after_poll_ns,
+                Some(entered_ns) => {
+                    (entered_ns.saturating_sub(now_ns) + around.exit_ns).max(constants.after_poll_ns)
+                }
+            };
             if let Some(free_ns) = entered_ns.filter(|entered_ns| *entered_ns < now_ns) {
                 let idle_ns = now_ns - free_ns;
                 let busy_ns = core.busy_from_ns.map(|from_ns| Nanos(free_ns - from_ns));
