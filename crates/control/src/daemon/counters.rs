@@ -46,12 +46,15 @@ impl Between {
     }
 }
 
-/// What was counted of each CPU since.
+/// What was counted of each CPU since, without CPUs that were counted to idle more often than there were nanoseconds: their
+/// counters have been set, or torn.
 pub(super) fn since(now: &Cpus, before: &Cpus) -> BTreeMap<u32, Between> {
     let of = |(cpu, now): (&u32, &Read)| {
         let before = before.get(cpu)?;
         let counted = now.cpu.since(before.cpu);
-        Some((*cpu, Between { cpu: counted, from_ns: before.at_ns, to_ns: now.at_ns }))
+        let between = Between { cpu: counted, from_ns: before.at_ns, to_ns: now.at_ns };
+        let can_be = counted.polls.saturating_add(counted.halts) <= between.ns();
+        can_be.then_some((*cpu, between))
     };
     now.iter().filter_map(of).collect()
 }
@@ -153,5 +156,18 @@ mod tests {
         let lines: String = (0..100).map(|cpu| format!("{cpu} 5 30 10 2 20 4000 50\n")).collect();
         std::fs::write(path, format!("{head}{lines}")).unwrap();
         assert_eq!(IdleCounters::of_dwell_idle(&Sysroot::at(root.path())).read().len(), 100);
+    }
+
+    #[test]
+    fn counters_that_cannot_be_are_left_out() {
+        let read = |halts: u64, at_ns: u64| Read { cpu: IdleCounts { polls: 1, polled_ns: 0, halts }, at_ns };
+        let cpus =
+            |halts: [u64; 3], at_ns: u64| -> Cpus { (0..).zip(halts.map(|h| read(h, at_ns))).collect() };
+        let found = since(&cpus([50, u64::MAX, u64::MAX], 1_100), &cpus([7, 0, u64::MAX], 100));
+        assert_eq!(found.keys().collect::<Vec<_>>(), [&0, &2]);
+        assert_eq!((found[&0].cpu.halts, found[&0].ns()), (43, 1_000));
+        // What is left can be summed.
+        let sum: Counts = found.values().map(|between| counts(between.cpu, 0)).sum();
+        assert_eq!(sum.halts, 43);
     }
 }
