@@ -24,6 +24,8 @@ pub mod open_metrics;
 pub mod perf_text;
 pub mod process;
 pub mod qemu;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod shim;
 #[cfg(any(feature = "engine", feature = "fixture"))]
 pub mod timers;

@@ -18,6 +18,7 @@ mod verified;
 
 use dwell_knobs::plan::{FORMAT, Plan};
 use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan};
+use dwell_testing::schema;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,9 @@ impl Scene {
     }
 
     fn json(&self, words: &[&str]) -> Value {
-        serde_json::from_str(&self.stdout(&[words, &["--format", "json"]].concat())).unwrap()
+        let output = serde_json::from_str(&self.stdout(&[words, &["--format", "json"]].concat())).unwrap();
+        schema::check(&schema::name(words), &output);
+        output
     }
 
     /// One line on stderr, nothing on stdout, exit code 2.

@@ -1,7 +1,7 @@
 //! The bill of a QEMU on KVM whose guest halts between the interrupts of its PIT.
 
 use crate::halts::boot_sector;
-use dwell_testing::{process::Process, qemu::Release, say};
+use dwell_testing::{process::Process, qemu::Release, say, schema};
 use serde_json::Value;
 use std::fs::{OpenOptions, read_to_string};
 use std::process::{Command, Stdio};
@@ -17,7 +17,9 @@ fn why(pid: u32) -> Value {
         .output()
         .expect("the program can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+    let report = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    schema::check_required("why", &report);
+    report
 }
 
 /// CPU time of a process by the files of its threads \[ns\].
