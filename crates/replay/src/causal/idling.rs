@@ -134,10 +134,8 @@ impl Idling {
         let like = match own {
             Some(_) if halts.are_own => Some(late_ns),
             _ => {
-                let kinds = halts.kinds;
-                kinds[usize::from(polls)]
-                    .or(kinds[usize::from(!polls)])
-                    .map(|all| all[turn * TURN % QUANTILES])
+                let [like, other] = [polls, !polls].map(|polls| halts.kinds[usize::from(polls)].as_ref());
+                like.or(other).map(|all| all[turn * TURN % QUANTILES])
             }
         };
         let constant_ns = constants.halt_ns(by_interrupt);

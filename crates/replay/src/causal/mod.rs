@@ -8,7 +8,8 @@
 //! discrete events: each task has a list of [segments](dwell_recording::Segment), each CPU a queue in the order in
 //! which tasks became runnable, and a CPU with an empty queue idles. The length of an idle time goes through the
 //! rule of the layer, the same code as everywhere, which says whether the CPU polled or halted. The next segment starts
-//! a latency later ([`Constants`]).
+//! a latency later ([`Constants`]). As in a kernel, the rule is fed the time in the idle state: the way to it and from it
+//! is recorded beside ([`IdlePath`](dwell_recording::IdlePath)).
 //!
 //! # Limits
 //! A task stays on its CPUs, and a queue is first come, first served: the scheduler's own reaction is not in the model.
@@ -257,6 +258,11 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let constants = &self.program.constants;
         let recorded = self.latency == Latency::Recorded;
         let cpu = &mut self.cpus[row.cpu as usize];
+        let is_idle = cpu.running.is_none() && !cpu.woken;
+        if !is_idle && !recorded {
+            cpu.queue.push_back(segment);
+            return 0;
+        }
         let mut idled = None;
         let polls = cpu.player.polls();
         let path = if recorded {
@@ -265,7 +271,6 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             let (around, turn) = (self.program.around[row.cpu as usize], (polls, by_interrupt, cpu.halts));
             self.program.idling.path(constants, around, (row.idle, row.late_ns), turn)
         };
-        let is_idle = cpu.running.is_none() && !cpu.woken;
         let since_ns = cpu.idle_since_ns.map(|since_ns| since_ns.saturating_add(path.entry_ns));
         // What comes before the idle state keeps the CPU from it.
         if is_idle && let Some(since_ns) = since_ns.filter(|&since_ns| since_ns < at_ns) {
@@ -282,10 +287,6 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             cpu.woken |= is_idle;
             (self.see)(segment, at_ns.saturating_add(row.late_ns), idled);
             self.events.push(at_ns.saturating_add(row.late_ns), Event::Start(segment));
-            return 0;
-        }
-        if !is_idle {
-            cpu.queue.push_back(segment);
             return 0;
         }
         let late_ns = match (since_ns, idled) {
