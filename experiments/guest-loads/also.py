@@ -8,6 +8,15 @@ from loads import D, sh
 MAXIMA = [0, 20_000, 200_000, 1_000_000]
 
 
+def turns(output):
+    "work a second, and what a unit costs [us], by load and maximum: of the output of causes.py"
+    four = r'0 us ([\d.]+), 20 us ([\d.]+), 200 us ([\d.]+), 1000 us ([\d.]+)'
+    costs = r'([\d.]+), ([\d.]+), ([\d.]+), ([\d.]+)'
+    found = re.findall(rf'^(\w+): work/s {four}; us a unit {costs}$', open(output).read(), re.M)
+    by = lambda figures: dict(zip(MAXIMA, map(float, figures)))
+    return {load: (by(figures[:4]), by(figures[4:])) for load, *figures in found}
+
+
 def speeds(dwell, load, maximum, also):
     more = f' --also {D}/causes.{load}.{also}.parquet' if also is not None else ''
     tuned = sh(f'{dwell} tune {D}/causes.{load}.{maximum}.parquet --halt-cost 20us --despite-self-check --format json{more}')
@@ -21,8 +30,7 @@ def speeds(dwell, load, maximum, also):
 
 def main():
     dwell, output = sys.argv[1:]
-    found = re.findall(r'^(\w+): work/s 0 us (\d+), 20 us (\d+), 200 us (\d+), 1000 us (\d+)', open(output).read(), re.M)
-    measured = {load: dict(zip(MAXIMA, map(float, figures))) for load, *figures in found}
+    measured = {load: speed for load, (speed, _) in turns(output).items()}
     for with_other in (False, True):
         errors, inside, widths = [], [], []
         for load in measured:
@@ -41,4 +49,5 @@ def main():
               f"{sum(inside)} of {len(inside)} in the range, width x {statistics.median(widths):.2f}")
 
 
-main()
+if __name__ == '__main__':
+    main()
