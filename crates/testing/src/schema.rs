@@ -86,6 +86,7 @@ pub fn merged(one: &Value, other: &Value) -> Value {
 pub fn name(words: &[&str]) -> String {
     match words {
         ["status", others @ ..] if others.contains(&"--history") => "status-history".to_owned(),
+        ["status", others @ ..] if others.contains(&"--control") => "status-control".to_owned(),
         ["timer" | "iothread", action, ..] => format!("{}-{action}", words[0]),
         ["fleet", "merge", ..] => "fleet-merge".to_owned(),
         _ => words.first().copied().unwrap_or_default().to_owned(),
@@ -121,9 +122,13 @@ fn compare(name: &str, output: &Value, alike: impl Fn(&Value, &Value) -> bool) {
     let known: Value = serde_json::from_str(&text).unwrap_or_default();
     let new = schema(output);
     let both = if known.is_null() { new } else { merged(&known, &new) };
+    let command = match name.strip_prefix("status-") {
+        Some(option) => format!("status --{option}"),
+        None => name.replace('-', " "),
+    };
     let mut page = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": format!("dwell {} --format json", name.replace("-history", " --history").replace('-', " ")),
+        "title": format!("dwell {command} --format json"),
     });
     if let (Some(page), Some(both)) = (page.as_object_mut(), both.as_object()) {
         page.extend(both.clone());

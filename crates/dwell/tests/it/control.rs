@@ -5,7 +5,7 @@ use dwell_policy::param;
 use dwell_testing::fixture::{Fixture, HALTPOLL};
 use dwell_testing::open_metrics;
 use dwell_testing::process::Process;
-use dwell_testing::say;
+use dwell_testing::{say, schema};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -149,6 +149,7 @@ fn wait_for(sysroot: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         if let Ok(status) = serde_json::from_slice::<Value>(&output.stdout)
             && wanted(&status)
         {
+            schema::check_required("status-control", &status);
             return status;
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{}", text(&output.stderr));

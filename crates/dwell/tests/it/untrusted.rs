@@ -2,6 +2,7 @@
 //! terminal that steers it.
 
 use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
+use dwell_testing::schema;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -223,11 +224,11 @@ fn a_recorder_gives_up_what_it_no_longer_needs() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.parquet");
     let record = ["record", "guest", "--duration", "3s", "-o", out.to_str().unwrap()];
-    let top = ["top", "guest", "--once", "--interval", "3s"];
+    let top = ["top", "guest", "--once", "--interval", "3s", "--format", "json"];
     for words in [&record[..], &top] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
             .args(words)
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -244,6 +245,9 @@ fn a_recorder_gives_up_what_it_no_longer_needs() {
             continue;
         }
         assert_eq!(least & (SYS_ADMIN | SYS_MODULE), 0, "{words:?}: {least:#x}");
+        if words[0] == "top" {
+            schema::check_required("top", &serde_json::from_slice(&output.stdout).unwrap());
+        }
     }
     if out.exists() {
         assert_eq!(fs::metadata(&out).unwrap().mode() & 0o777, 0o600);

@@ -8,7 +8,7 @@ use dwell_policy::version::Version;
 use dwell_replay::Figure;
 use dwell_replay::advice::{Gain, Interval};
 use dwell_testing::fixture;
-use dwell_testing::say;
+use dwell_testing::{say, schema};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -31,7 +31,9 @@ fn run(words: &[&str], monitor: &Path) -> Output {
 fn json(words: &[&str], monitor: &Path) -> Value {
     let output = run(words, monitor);
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("stdout is JSON")
+    let output = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    schema::check_required(&format!("iothread-{}", words[0]), &output);
+    output
 }
 
 fn refused(words: &[&str], monitor: &Path) -> String {
@@ -142,6 +144,7 @@ fn longer_polling_sleeps_less_as_predicted() {
     }
     assert!(output.status.success(), "{stderr}");
     let benched: Value = serde_json::from_slice(&output.stdout).unwrap();
+    schema::check_required("iothread-bench", &benched);
     let rows = benched["findings"]["rows"].as_array().unwrap();
     let measured = |arm: &str, figure: &str| {
         let row = rows.iter().find(|row| row["arm"] == arm && row["figure"] == figure);
