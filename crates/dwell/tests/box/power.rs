@@ -17,7 +17,7 @@ use dwell_testing::{say, shim};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -119,6 +119,14 @@ fn new_disk(folder: &Path) -> io::Result<PathBuf> {
     output(
         Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-J", "size=4", "-d"]).args([&root, &disk]),
     );
+    if fs::metadata(&root)?.uid() != 0 {
+        // The files of an ordinary user are root's on the disk.
+        let files = "/ /etc /etc/tmpfiles.d /etc/modprobe.d /var /var/lib /etc/machine-id /etc/modprobe.d/other.conf \
+                     /etc/tmpfiles.d/other.conf";
+        let owners = |file: &str| format!("sif {file} uid 0\nsif {file} gid 0\n");
+        fs::write(folder.join("owners"), files.split(' ').map(owners).collect::<String>())?;
+        output(Command::new("debugfs").args(["-w", "-f"]).args([&folder.join("owners"), &disk]));
+    }
     Ok(disk)
 }
 

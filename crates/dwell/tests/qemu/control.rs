@@ -186,6 +186,9 @@ fn a_qemu_ends_and_comes_back_and_other_programs_write() {
         let given_up =
             wait_for("it gives up", || place.of("io0").filter(|layer| layer["state"] == "given_up"));
         let why = given_up["why"].as_str().unwrap();
+        if why.starts_with("cannot record") {
+            return dwell_testing::skip!("tracing", NAME, "{why}");
+        }
         assert!(why.contains("poll-max-ns is 77777 and not 30000"), "{why}");
         good(&["control", "resume", "--state-dir", &place.state]);
         let resumed = place.of("io0").unwrap();
