@@ -17,7 +17,7 @@ const ENTRY_NS: u64 = 1_000;
 /// take turns.
 const TURN: usize = 39;
 
-/// What a recording shows beside the [constants](Estimates).
+/// What a recording shows beside the [constants](super::Estimates).
 #[derive(Clone, Debug, Default)]
 pub struct Idling {
     /// By number of the CPU.
