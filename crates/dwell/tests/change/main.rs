@@ -65,7 +65,11 @@ impl Scene {
 
     fn json(&self, words: &[&str]) -> Value {
         let output = serde_json::from_str(&self.stdout(&[words, &["--format", "json"]].concat())).unwrap();
-        schema::check(&schema::name(words), &output);
+        match schema::name(words).as_str() {
+            // What it says of foreign load depends on the machine.
+            "verify" => schema::check_required("verify", &output),
+            name => schema::check(name, &output),
+        }
         output
     }
 
