@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// The key of a recording's metadata with the [`Place`] of the table.
 pub(crate) const SEGMENTS_KEY: &str = "dwell.segments";
-/// A recording has at most so many segments: they are in memory as a whole, 64 bytes each.
+/// A recording has at most so many segments: they are in memory as a whole, 56 bytes each.
 pub const MOST_SEGMENTS: usize = 1 << 21;
 /// The table takes at most so many bytes of a file.
 const MOST_BYTES: u64 = 256 << 20;
