@@ -3,7 +3,7 @@
 Of the recordings that causes.py has left, that under never is predicted with that under 200 us beside it, and the other way round,
 with and without `--also`; the speeds under the maxima that neither has are compared with the turns in the output of causes.py."""
 import json, re, statistics, sys
-from loads import D, sh
+from loads import D, by_maximum, sh
 
 MAXIMA = [0, 20_000, 200_000, 1_000_000]
 
@@ -23,9 +23,7 @@ def speeds(dwell, load, maximum, also):
     work = json.loads(tuned.stdout).get('work') if tuned.returncode == 0 else None
     if work is None:
         raise SystemExit(f'{load} under {maximum}: {tuned.stderr[-400:] or "no causes"}')
-    name = 'guest_halt_poll_ns'
-    others = {**work['settings'][0]['setting'], name: None}
-    return {row['setting'][name]: row for row in work['settings'] if {**row['setting'], name: None} == others}, work.get('other')
+    return by_maximum(work), work.get('other')
 
 
 def main():

@@ -47,10 +47,7 @@ def predicted(dwell, path):
     work = json.loads(tuned.stdout).get('work')
     if work is None:
         return None, 'no causes'
-    name = 'guest_halt_poll_ns'
-    others = {**work['settings'][0]['setting'], name: None}
-    by = {row['setting'][name]: row for row in work['settings'] if {**row['setting'], name: None} == others}
-    return by, f"own error {work['own_error']:+.1%}, causes {work['causes']}, unit {','.join(work['unit_of_work'])}"
+    return by_maximum(work), f"own error {work['own_error']:+.1%}, causes {work['causes']}, unit {','.join(work['unit_of_work'])}"
 
 
 def interval(logs):

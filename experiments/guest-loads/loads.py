@@ -8,6 +8,11 @@ def put(s):
 def restore(): put(ORIG)
 atexit.register(restore)
 def sh(c,**k): return subprocess.run(c,shell=True,capture_output=True,text=True,**k)
+def by_maximum(work):
+    "the rows of tune's `work` that differ from the present setting in the maximum alone, by their maximum"
+    name = 'guest_halt_poll_ns'
+    others = {**work['settings'][0]['setting'], name: None}
+    return {row['setting'][name]: row for row in work['settings'] if {**row['setting'], name: None} == others}
 procs=[]
 def setup():
     atexit.register(stop)
