@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Beside a look through everything for each segment.
+        /// Compared with a search through all segments and episodes for each segment.
         #[test]
         fn a_segment_has_the_one_idle_time_before_it(
             steps in prop::collection::vec((0u32..3, 0u64..50, 0u64..50, 0u8..6), 0..80),

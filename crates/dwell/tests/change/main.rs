@@ -66,7 +66,7 @@ impl Scene {
     fn json(&self, words: &[&str]) -> Value {
         let output = serde_json::from_str(&self.stdout(&[words, &["--format", "json"]].concat())).unwrap();
         match schema::name(words).as_str() {
-            // What it says of foreign load depends on the machine.
+            // Its report of foreign load depends on the machine.
             "verify" => schema::check_required("verify", &output),
             name => schema::check(name, &output),
         }

@@ -30,7 +30,7 @@ impl Estimate {
     }
 
     /// The median and its interval by order statistics; `None` of too few values.
-    fn of(mut values: Vec<u64>) -> Option<Estimate> {
+    pub(super) fn of(mut values: Vec<u64>) -> Option<Estimate> {
         values.sort_unstable();
         let count = values.len();
         // The normal approximation of the binomial distribution: 1.96 standard deviations are 0.98 roots of the count.
@@ -121,7 +121,7 @@ impl Estimates {
             None => ASSUMED.after_halt,
         };
         let of_polls = |late: &Late| {
-            Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halts().len()))
+            Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halted()))
         };
         let after_poll = each.iter().find_map(|seen| of_polls(&seen.late)).unwrap_or(ASSUMED.after_poll);
         let external_poll =
@@ -129,9 +129,9 @@ impl Estimates {
         let external_halt =
             each.iter().find_map(|seen| Estimate::of(seen.external.halts())).unwrap_or(ASSUMED.external_halt);
         // Halts among many are better than seldom ones, and those better than none.
-        let place = each.iter().position(|seen| seen.late.halts().len() >= FEWEST && !seen.halts_seldom());
+        let place = each.iter().position(|seen| seen.late.halted() >= FEWEST && !seen.halts_seldom());
         let late = &each[place.unwrap_or(0)].late;
-        let is_seldom = late.halts().len() >= FEWEST && each[place.unwrap_or(0)].halts_seldom();
+        let is_seldom = late.halted() >= FEWEST && each[place.unwrap_or(0)].halts_seldom();
         let halts = [&late.halts, &each[0].external.halts];
         let idling = Idling::new(
             recordings[0].0,
@@ -186,6 +186,11 @@ impl Late {
 
     fn halts(&self) -> Vec<u64> {
         self.halts.concat()
+    }
+
+    /// How many of [`Late::halts`] there are.
+    fn halted(&self) -> usize {
+        self.halts.iter().map(Vec::len).sum()
     }
 }
 
@@ -244,7 +249,7 @@ impl Seen {
     }
 
     fn halts_seldom(&self) -> bool {
-        self.late.halts().len().saturating_mul(SELDOM) < self.late.polls.len()
+        self.late.halted().saturating_mul(SELDOM) < self.late.polls.len()
     }
 }
 

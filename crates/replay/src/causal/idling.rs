@@ -1,13 +1,11 @@
-//! How the recorded CPUs went into and out of idle states, one by one: where a replay does what was recorded, it takes as long
-//! as it was recorded, and else as long as others of its kind.
+//! How long the recorded CPUs took into and out of idle states. An idle time of a replay takes what was recorded of it where the
+//! CPU polls or halts as it did then, and else what was recorded of others of that kind.
 
 use super::Constants;
+use super::estimates::{Estimate, FEWEST};
 use crate::latency::{QUANTILES, quantiles};
 use dwell_recording::{IdlePath, Segments, Way};
 use std::collections::BTreeMap;
-
-/// A kind must have been seen so many times.
-const FEWEST: usize = 20;
 
 /// From the end of a segment to polling, at most, where no poll was recorded but halts \[ns\]: medians of 0.7 to 1.3 us were
 /// recorded in a nested guest (`experiments/guest-loads`).
@@ -17,7 +15,7 @@ const ENTRY_NS: u64 = 1_000;
 /// take turns.
 const TURN: usize = 39;
 
-/// What a recording shows beside the [constants](super::Estimates).
+/// The recorded times around idle states, and latencies of halts.
 #[derive(Clone, Debug, Default)]
 pub struct Idling {
     /// By number of the CPU.
@@ -61,10 +59,9 @@ impl Halts {
     }
 }
 
-/// The middle of enough values.
-fn middle(mut values: Vec<u64>) -> Option<u64> {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().filter(|_| values.len() >= FEWEST)
+/// The median, of enough values.
+fn middle(values: Vec<u64>) -> Option<u64> {
+    Some(Estimate::of(values)?.ns)
 }
 
 /// What a CPU of a replay does in an idle time.

@@ -8,8 +8,8 @@
 //! discrete events: each task has a list of [segments](dwell_recording::Segment), each CPU a queue in the order in
 //! which tasks became runnable, and a CPU with an empty queue idles. The length of an idle time goes through the
 //! rule of the layer, the same code as everywhere, which says whether the CPU polled or halted. The next segment starts
-//! a latency later ([`Constants`]). As in a kernel, the rule is fed the time in the idle state: the way to it and from it
-//! is recorded beside ([`IdlePath`](dwell_recording::IdlePath)).
+//! a latency later ([`Constants`]). As in a kernel, the rule is fed the time in the idle state, without
+//! what the CPU takes to enter and to leave it ([`IdlePath`](dwell_recording::IdlePath)).
 //!
 //! # Limits
 //! A task stays on its CPUs, and a queue is first come, first served: the scheduler's own reaction is not in the model.
@@ -272,7 +272,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             self.program.idling.path(constants, around, (row.idle, row.late_ns), turn)
         };
         let since_ns = cpu.idle_since_ns.map(|since_ns| since_ns.saturating_add(path.entry_ns));
-        // What comes before the idle state keeps the CPU from it.
+        // An event before the idle state prevents its entry.
         if is_idle && let Some(since_ns) = since_ns.filter(|&since_ns| since_ns < at_ns) {
             let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
             let late_ns = path.halt_ns.saturating_sub(path.exit_ns);
@@ -292,7 +292,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let late_ns = match (since_ns, idled) {
             (None, _) => 0,
             (Some(_), Some(true)) => path.halt_ns,
-            // What is on its way to a halt has stopped the tick, and starts it again.
+            // The CPU has stopped the tick on its way to the halt, and restarts it.
             (Some(since_ns), None) if !polls => {
                 let way_ns = since_ns.saturating_sub(at_ns).saturating_add(path.exit_ns);
                 way_ns.max(constants.poll_ns(by_interrupt))
