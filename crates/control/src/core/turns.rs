@@ -29,7 +29,7 @@
 //! windows stay as long as they were until a poll fails. Turns have only one of the two where one does not poll, and
 //! the other is what was seen just before, if it is in force. That leaves two switches instead of seven. But where the
 //! first turn shows that episodes a second may decide against the costs, both have turns: a load that has just begun
-//! would look like a closed loop.
+//! would look like a closed loop. And where polling costs more than halts that nobody has seen, since it may do more.
 //!
 //! * A *check* is of a setting that is chosen or in force: it is used if the interval excludes a loss, that
 //!   is more than [`TOLERANCE`] times the cost of the reference, and refuted if the interval excludes a gain.
@@ -399,15 +399,12 @@ impl Turns {
         let Some(Interval { low, value, high }) = ratio else { return Some(false) };
         let pairs = self.pairs_so_far();
         let known = pairs >= LEAST_PAIRS;
+        // What costs more may be a gain if the loop is closed, which more pairs show.
+        let may_gain = self.side == Side::Both && pairs < PAIRS && !self.may_do_less();
         match self.kind {
             Kind::Check if known && high <= TOLERANCE.ln() && !self.may_do_less() => Some(true),
-            Kind::Check if known && low > 0.0 => Some(false),
-            // For as long as it is a gain if the loop is closed.
-            Kind::Trial
-                if self.side == Side::Both && value >= 0.0 && pairs < PAIRS && !self.may_do_less() =>
-            {
-                None
-            }
+            Kind::Check if known && low > 0.0 && !may_gain => Some(false),
+            Kind::Trial if value >= 0.0 && may_gain => None,
             Kind::Trial if value >= if known { 0.0 } else { DEARER.ln() } => Some(false),
             // One that does not poll either costs the same.
             Kind::Trial if known && high < -TOLERANCE.ln() => Some(true),
@@ -418,10 +415,13 @@ impl Turns {
         }
     }
 
-    /// Whether the work done may decide against the costs.
+    /// Whether the work done may decide against the costs of turns of the setting alone.
     fn may_be_closed(&self) -> bool {
         let [open, closed] = [false, true].map(|closed| self.ratio_if(closed));
-        open.zip(closed).is_some_and(|(open, closed)| open.value * closed.value < 0.0)
+        // The reference is taken to do as much as the setting where it was not seen.
+        let unseen = self.before.0 != self.reference;
+        open.zip(closed)
+            .is_some_and(|(open, closed)| open.value * closed.value < 0.0 || unseen && open.value > 0.0)
     }
 
     /// Whether too little is done in the mean turn, or it is a loss if the loop is closed.
@@ -600,6 +600,39 @@ mod tests {
         assert!(!keep && measured.closed, "{measured:?}");
         assert!((turns.worth(&polls) - 4.0).abs() < 1e-9 && turns.worth(&never) == 1.0);
         assert!((measured.ratio.unwrap().value - 4.0 * 2.0 / 3.0).abs() < 1e-9, "{measured:?}");
+    }
+
+    /// A setting in force that polls and costs more than the halts of *never* would, which nobody has seen: it is
+    /// kept where twice as much is done for it, and refuted where as much is done.
+    #[test]
+    fn halts_that_were_not_seen_have_turns_before_they_refute_polling() {
+        let [never, polls] = two();
+        let check = |under_never: u64| {
+            let part = |episodes: u64, of_one: f64, ns: u64| {
+                let cost_ns = of_one * episodes as f64;
+                Part { cost_ns, episodes: episodes as f64, seen: episodes, ns, ..Part::default() }
+            };
+            let before = (polls, part(1_000, 40.0, SHORTEST_NS));
+            let mut turns = Turns::check(polls, never, before, Nanos(20));
+            let (mut present, mut wait) = (polls, 0);
+            loop {
+                let ten_ms = wait / SHORTEST_NS;
+                let seen = if present == never {
+                    part(under_never * ten_ms, 20.0, wait)
+                } else {
+                    part(1_000 * ten_ms, 40.0, wait)
+                };
+                match turns.next(seen, &present) {
+                    Next::Wait(ns) => wait = ns,
+                    Next::Switch(to) => (present, wait) = (to, SETTLE_NS),
+                    Next::Over { keep, measured } => {
+                        return (keep, measured.closed, measured.reference_per_s);
+                    }
+                }
+            }
+        };
+        assert_eq!(check(500), (true, true, Some(50_000.0)));
+        assert_eq!(check(1_000), (false, false, Some(100_000.0)));
     }
 
     #[test]
