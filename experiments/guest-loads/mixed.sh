@@ -1,7 +1,7 @@
 #!/bin/bash
 # The newcomer's mixed load under fixed settings and under control: ten phases, the work of each and what polling
 # and halts cost in it. Usage: mixed.sh PROGRAM [RUN...], with RUN of: default never from-default from-never
-# PHASE_S (12) is the length of a phase, PHASES which ones, HALT_US (20) the halt cost.
+# PHASE_S (12) is the length of a phase, PHASES which ones, HALT_US (20) the halt cost, ROUNDS (1) how often all runs take turns.
 set -eu
 dwell=$1; shift; runs=${*:-default never from-default from-never}
 dir=${KEEP:-$(mktemp -d /var/tmp/control-shows.XXXXXX)}; mkdir -p "$dir"
@@ -41,9 +41,10 @@ int main(int n, char **a) {
 }
 C
 cat > "$dir/run.py" <<'PY'
-import json, os, tempfile, subprocess, sys, time, glob, re
+import json, os, signal, tempfile, subprocess, sys, time, glob, re
+signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended'))  # the parameters are restored
 dwell, dir, phase_s, halt_us = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
-phases, runs = sys.argv[5].split(), sys.argv[6:]
+phases, rounds, runs = sys.argv[5].split(), int(sys.argv[6]), sys.argv[7:]
 P = '/sys/module/haltpoll/parameters/'
 NAMES = ['guest_halt_poll_ns', 'guest_halt_poll_grow', 'guest_halt_poll_grow_start', 'guest_halt_poll_shrink', 'guest_halt_poll_allow_shrink']
 read = lambda n: open(P + n).read().strip()
@@ -97,13 +98,14 @@ results = {}
 try:
     if 'fio' in phases and not os.path.exists(dir + '/file'):
         open(dir + '/file', 'wb').write(os.urandom(64 << 20)); os.sync()
-    for run in runs:
+    for run in runs * rounds:
         start(run); time.sleep(.3); control = None
         if run.startswith('from-'):
             state = tempfile.mkdtemp(prefix='control-shows-state.', dir='/var/tmp'); open(dir + '/empty.toml', 'w')
             log = open(dir + '/' + run + '.log', 'w')
             control = subprocess.Popen([dwell, 'control', '--mode', 'active', '--layer', 'guest', '--halt-cost', '%gus' % halt_us, '--config', dir + '/empty.toml', '--state-dir', state] + os.environ.get('CONTROL', '').split(), stdout=log, stderr=log)
             time.sleep(.5)
+            if control.poll() is not None: sys.exit(open(log.name).read())
         rows = []
         for kind in phases:
             (p0, h0), t0, c0 = counters(), time.time(), cpu_all()
@@ -114,27 +116,27 @@ try:
             rows.append((kind, work, cost)); print('%-13s %-9s %9.0f/s  cost %6.1f %%  busy %5.1f %%  setting %s' % (run, kind, work, cost, (c1[0] - c0[0]) / (t1 - t0), '/'.join(read(n) for n in NAMES[:4])), flush=True)
         if control:
             control.terminate(); control.wait()
-        results[run] = rows
+        results.setdefault(run, []).append(rows)
 finally:
     put(originals)
     for s in servers: s.terminate()
     for s in servers: s.wait()
 json.dump(results, open(dir + '/results.json', 'w'))
 PY
-python3 "$dir/run.py" "$dwell" "$dir" "${PHASE_S:-12}" "${HALT_US:-20}" "${PHASES:-redis idle pgbench paced pingpong fio redis paced pingpong idle}" $runs
-# The verdict, over all results of this directory (KEEP=DIR gathers runs of several calls).
+python3 "$dir/run.py" "$dwell" "$dir" "${PHASE_S:-12}" "${HALT_US:-20}" "${PHASES:-redis idle pgbench paced pingpong fio redis paced pingpong idle}" "${ROUNDS:-1}" $runs
+# The verdict: of each round the ratio to the better of the two fixed settings in it, and the median of the rounds.
 python3 - "$dir" <<'PY'
-import json, sys
-d = sys.argv[1]; r = json.load(open(d + '/results.json'))
-try: old = json.load(open(d + '/all.json'))
-except OSError: old = {}
-old.update(r); json.dump(old, open(d + '/all.json', 'w')); r = old
-if 'default' in r and 'never' in r:
-    for run in r:
-        if not run.startswith('from-'): continue
-        for (kind, work, cost), (_, dw, _), (_, nw, nc) in zip(r[run], r['default'], r['never']):
-            if kind == 'idle': continue
-            best = max(dw, nw); ok = work >= .9 * best and (kind != 'paced' or cost <= 1.1 * nc)
-            print('%s %-13s %-9s work %.2f of the better%s' % ('ok  ' if ok else 'FAIL', run, kind, work / best, ', cost %.2f of never' % (cost / max(nc, .01)) if kind == 'paced' else ''))
+import json, statistics, sys
+r = json.load(open(sys.argv[1] + '/results.json'))
+def ratios(run, phase, of): return [of(*(rows[phase] for rows in round)) for round in zip(r[run], r['default'], r['never'])]
+def words(all): return '%.2f (%s)' % (statistics.median(all), ', '.join('%.2f' % x for x in sorted(all)))
+for run in r if 'default' in r and 'never' in r else []:
+    if not run.startswith('from-'): continue
+    for phase, (kind, _, _) in enumerate(r[run][0]):
+        if kind == 'idle': continue
+        work = ratios(run, phase, lambda own, default, never: own[1] / max(default[1], never[1]))
+        cost = ratios(run, phase, lambda own, _, never: own[2] / max(never[2], .01))
+        ok = statistics.median(work) >= .9 and (kind != 'paced' or statistics.median(cost) <= 1.1)
+        print('%s %-13s %-9s work %s of the better%s' % ('ok  ' if ok else 'FAIL', run, kind, words(work), ', cost %s of never' % words(cost) if kind == 'paced' else ''))
 PY
 echo "kept in $dir"
