@@ -79,20 +79,20 @@ struct Costs {
     results: Vec<Row>,
     /// The settings by the work done under them, where the recording has what woke the tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    work: Option<ByWork>,
+    work: Option<ReplayedByWork>,
 }
 
 /// Settings by the work done.
 #[derive(Serialize)]
-struct ByWork {
+struct ReplayedByWork {
     #[serde(flatten)]
     basis: Basis,
     settings: Vec<RowByWork>,
 }
 
-impl ByWork {
+impl ReplayedByWork {
     /// Of a guest's recording that has causes, and the setting that was in force.
-    fn of(reader: &Reader, model: &Model, asked: &[Vec<Setting>]) -> anyhow::Result<Option<ByWork>> {
+    fn of(reader: &Reader, model: &Model, asked: &[Vec<Setting>]) -> anyhow::Result<Option<ReplayedByWork>> {
         let (present, true) = model.present(reader.metadata()) else { return Ok(None) };
         let [present] = present[..] else { return Ok(None) };
         let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
@@ -110,7 +110,7 @@ impl ByWork {
             }
         }
         let settings = causal::rows(&predictor, &settings, model.halt_cost)?;
-        Ok(Some(ByWork { basis: Basis::of(&segments, &predictor), settings }))
+        Ok(Some(ReplayedByWork { basis: Basis::of(&segments, &predictor), settings }))
     }
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     } else {
         settings::groups(&args.set, &model.defaults())?
     };
-    let work = ByWork::of(&reader, &model, &asked)?;
+    let work = ReplayedByWork::of(&reader, &model, &asked)?;
     let mut rules = vec![Rule::Never, Rule::Always];
     rules.extend(asked.iter().map(|settings| rule(settings, args.host_polls_too)));
     rules.extend(&args.policy);
@@ -228,7 +228,7 @@ fn print(costs: &Costs, stacked: bool) -> anyhow::Result<()> {
     let optimum = duration(costs.optimum_cost_ns as f64);
     output::text(&format!("optimum, a lower bound for any policy: {optimum}\n\n"))?;
     output::text(&(output::fitted(&table(&costs.results, stacked)) + "\n"))?;
-    if let Some(ByWork { basis, settings }) = &costs.work {
+    if let Some(ReplayedByWork { basis, settings }) = &costs.work {
         output::text(&basis.words("Figures are of the second half.", "", settings))?;
     }
     for note in &costs.notes {

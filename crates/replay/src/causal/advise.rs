@@ -48,7 +48,7 @@ pub struct Task<'a> {
 
 /// Advice by the work done, and what it rests on.
 #[derive(Clone, Debug, Serialize)]
-pub struct ByWork {
+pub struct AdviceByWork {
     pub verdict: Conclusion,
     pub settings_tried: usize,
     /// By how much the chosen setting lowers the goal's figure for a unit of work, as a share of the present
@@ -85,7 +85,7 @@ impl RowByWork {
     }
 }
 
-impl ByWork {
+impl AdviceByWork {
     /// The row of a setting.
     pub fn row(&self, setting: &Setting) -> Option<&RowByWork> {
         let values = Values::from(setting);
@@ -139,7 +139,7 @@ pub fn rows(
 ///
 /// # Errors
 /// [`RuleError`] for settings that cannot be replayed.
-pub fn advise(task: &Task<'_>) -> Result<ByWork, RuleError> {
+pub fn advise(task: &Task<'_>) -> Result<AdviceByWork, RuleError> {
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
     let mut search = Search { task, value, tried: vec![], fitted: vec![] };
     let best = search.run()?;
@@ -182,7 +182,7 @@ pub fn advise(task: &Task<'_>) -> Result<ByWork, RuleError> {
         };
         RowByWork::of(&judged, number, role, setting, task.halt_cost)
     });
-    Ok(ByWork {
+    Ok(AdviceByWork {
         verdict,
         settings_tried: search.tried.len(),
         gain: chosen.filter(|&row| row > 0).map(|row| judge.gain(row)),

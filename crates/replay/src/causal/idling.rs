@@ -64,6 +64,19 @@ fn middle(values: Vec<u64>) -> Option<u64> {
     Some(Estimate::of(values)?.ns)
 }
 
+/// An idle time of a replay, and the recorded one of the same segment.
+pub(super) struct Idle {
+    /// How the CPU idled in the recording, where that is known.
+    pub(super) own: Option<IdlePath>,
+    /// From the wakeup to running in the recording \[ns\].
+    pub(super) late_ns: u64,
+    /// Whether the replay's CPU polls first, or halts at once.
+    pub(super) polls: bool,
+    pub(super) by_interrupt: bool,
+    /// How often it has halted.
+    pub(super) turn: usize,
+}
+
 /// What a CPU of a replay does in an idle time.
 pub(super) struct Path {
     /// From the end of a segment to the idle state \[ns\].
@@ -115,15 +128,9 @@ impl Idling {
         self.cpus.get(&cpu).copied().unwrap_or_default()
     }
 
-    /// On a CPU that polls first, or halts at once, for the `turn`th time; of a segment that was recorded to idle as `own` and
-    /// to run `late_ns` after its wakeup.
-    pub(super) fn path(
-        &self,
-        constants: &Constants,
-        around: Around,
-        (own, late_ns): (Option<IdlePath>, u64),
-        (polls, by_interrupt, turn): (bool, bool, usize),
-    ) -> Path {
+    /// How a CPU goes through an idle time.
+    pub(super) fn path(&self, constants: &Constants, around: Around, idle: &Idle) -> Path {
+        let Idle { own, late_ns, polls, by_interrupt, turn } = *idle;
         let own = own.filter(|path| polls == (path.way != Way::Halted));
         let entry_ns = own.map_or(around.entry_ns[usize::from(!polls)], |path| path.entry_ns.into());
         let own = own.filter(|path| path.way != Way::Polled);
@@ -198,10 +205,10 @@ mod tests {
         };
         let kinds = [vec![18_000; FEWEST + 2], vec![12_000; FEWEST]];
         let idling = Idling::new(&recorded(), [Halts::new(&kinds, true), Halts::new(&kinds, false)]);
-        let own = |way: Way| (Some(IdlePath { entry_ns: 500, exit_ns: 700, way }), 15_000);
-        let path = |own: (Option<IdlePath>, u64), polls: bool, by_interrupt: bool| {
-            let Path { entry_ns, halt_ns, exit_ns } =
-                idling.path(&constants, idling.around(0), own, (polls, by_interrupt, 5));
+        let own = |way: Way| IdlePath { entry_ns: 500, exit_ns: 700, way };
+        let path = |own: IdlePath, polls: bool, by_interrupt: bool| {
+            let idle = Idle { own: Some(own), late_ns: 15_000, polls, by_interrupt, turn: 5 };
+            let Path { entry_ns, halt_ns, exit_ns } = idling.path(&constants, idling.around(0), &idle);
             (entry_ns, halt_ns, exit_ns)
         };
         // The middle is 18 us, the constant 2 us more.
@@ -216,7 +223,8 @@ mod tests {
         let by_interrupts = [false, true].map(|polls| path(own(Way::Halted), polls, true).1);
         assert_eq!(by_interrupts, [13_000; 2]);
         let none = Idling::new(&recorded(), Default::default());
-        let Path { halt_ns, .. } = none.path(&constants, none.around(0), (None, 15_000), (false, true, 0));
+        let idle = Idle { own: None, late_ns: 15_000, polls: false, by_interrupt: true, turn: 0 };
+        let Path { halt_ns, .. } = none.path(&constants, none.around(0), &idle);
         assert_eq!(halt_ns, 19_000);
     }
 }

@@ -25,7 +25,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use advise::{ByWork, RowByWork, STEPS, Task, advise, rows};
+pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, rows};
 pub use constants::{Constants, External};
 pub use estimates::{Estimate, Estimates};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
@@ -33,7 +33,7 @@ pub use program::Program;
 
 use crate::counts::Counts;
 use crate::rule::{Player, Rule, RuleError};
-use idling::Path;
+use idling::{Idle, Path};
 use queue::{Event, Queue};
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -268,8 +268,9 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let path = if recorded {
             Path::of(row.idle, row.late_ns)
         } else {
-            let (around, turn) = (self.program.around[row.cpu as usize], (polls, by_interrupt, cpu.halts));
-            self.program.idling.path(constants, around, (row.idle, row.late_ns), turn)
+            let around = self.program.around[row.cpu as usize];
+            let idle = Idle { own: row.idle, late_ns: row.late_ns, polls, by_interrupt, turn: cpu.halts };
+            self.program.idling.path(constants, around, &idle)
         };
         let since_ns = cpu.idle_since_ns.map(|since_ns| since_ns.saturating_add(path.entry_ns));
         // An event before the idle state prevents its entry.

@@ -27,7 +27,7 @@ pub(crate) struct ByWork {
     #[serde(skip_serializing_if = "Option::is_none")]
     other: Option<OtherByWork>,
     #[serde(flatten)]
-    advice: causal::ByWork,
+    advice: causal::AdviceByWork,
     #[serde(skip)]
     present: Setting,
     #[serde(skip)]
