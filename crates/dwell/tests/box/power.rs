@@ -14,7 +14,7 @@ use dwell_policy::version::Version;
 use dwell_stats::SplitMix64;
 use dwell_testing::fixture::{self, Fixture};
 use dwell_testing::{say, shim};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -105,15 +105,21 @@ impl Log {
     }
 }
 
-/// A folder as it is on a new disk: some files that are not dwell's, and one that is already as dwell would make it.
+/// What is on a new disk: some files that are not dwell's, and one that is already as dwell would make it.
+const NEW: [(&str, &str); 3] = [
+    ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+    ("etc/modprobe.d/other.conf", "options kvm ignore_msrs=1\n"),
+    ("etc/tmpfiles.d/other.conf", "d /run/other 0755 root root -\n"),
+];
+const EMPTY: &str = "var/lib";
+
 fn new_disk(folder: &Path) -> io::Result<PathBuf> {
     let root = folder.join("new");
-    for directory in ["etc/tmpfiles.d", "etc/modprobe.d", "var/lib"] {
-        fs::create_dir_all(root.join(directory))?;
+    fs::create_dir_all(root.join(EMPTY))?;
+    for (name, text) in NEW {
+        fs::create_dir_all(root.join(name).parent().expect("a folder"))?;
+        fs::write(root.join(name), text)?;
     }
-    fs::write(root.join("etc/machine-id"), "0123456789abcdef0123456789abcdef\n")?;
-    fs::write(root.join("etc/modprobe.d/other.conf"), "options kvm ignore_msrs=1\n")?;
-    fs::write(root.join("etc/tmpfiles.d/other.conf"), "d /run/other 0755 root root -\n")?;
     let disk = folder.join("disk");
     File::create(&disk)?.set_len(DISK)?;
     output(
@@ -121,10 +127,10 @@ fn new_disk(folder: &Path) -> io::Result<PathBuf> {
     );
     if fs::metadata(&root)?.uid() != 0 {
         // The files of an ordinary user are root's on the disk.
-        let files = "/ /etc /etc/tmpfiles.d /etc/modprobe.d /var /var/lib /etc/machine-id /etc/modprobe.d/other.conf \
-                     /etc/tmpfiles.d/other.conf";
-        let owners = |file: &str| format!("sif {file} uid 0\nsif {file} gid 0\n");
-        fs::write(folder.join("owners"), files.split(' ').map(owners).collect::<String>())?;
+        let names = NEW.iter().map(|(name, _)| *name).chain([EMPTY]);
+        let all: BTreeSet<&Path> = names.flat_map(|name| Path::new(name).ancestors()).collect();
+        let owners = |file: &&Path| format!("sif /{0} uid 0\nsif /{0} gid 0\n", file.display());
+        fs::write(folder.join("owners"), all.iter().map(owners).collect::<String>())?;
         output(Command::new("debugfs").args(["-w", "-f"]).args([&folder.join("owners"), &disk]));
     }
     Ok(disk)
