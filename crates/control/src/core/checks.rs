@@ -316,14 +316,15 @@ fn longest(candidates: &[Setting]) -> Setting {
 struct Load {
     present: Option<Setting>,
     part: Part,
-    /// Episodes a second, and the logarithm of their length, at first under the same setting.
-    first: Option<[f64; 2]>,
+    /// Episodes a second, and the logarithm of their length, at first under each setting: a load that changes during turns is
+    /// seen to when the setting from before is in force again.
+    first: HashMap<Setting, [f64; 2]>,
 }
 
 impl Load {
     fn changes(&mut self, present: &Setting, part: Part) -> bool {
         if self.present != Some(*present) {
-            *self = Load { present: Some(*present), ..Load::default() };
+            (self.present, self.part) = (Some(*present), Part::default());
         }
         self.part += part;
         if self.part.ns < LOAD_NS {
@@ -333,11 +334,14 @@ impl Load {
         let per_s = part.per_s().max(BUSY_PER_S);
         // An idle CPU has episodes of any length.
         let log = if per_s > BUSY_PER_S { part.logs / part.episodes } else { f64::NAN };
-        let first = *self.first.get_or_insert([per_s.log2(), log]);
+        let first = *self.first.entry(*present).or_insert([per_s.log2(), log]);
         let changed =
             [per_s.log2(), log].iter().zip(first).any(|(log, first)| (log - first).abs() > CHANGED.log2());
+        if changed {
+            self.first.clear();
+        }
         if changed || first[1].is_nan() {
-            self.first = Some([per_s.log2(), log]);
+            self.first.insert(*present, [per_s.log2(), log]);
         }
         changed
     }
@@ -386,7 +390,7 @@ mod tests {
             load.changes(setting, Part { episodes: per_s / 4.0, ns: LOAD_NS, ..Part::default() })
         };
         let all =
-            [(a, 5e3), (a, 7e3), (a, 8e3), (a, 7e3), (a, 5e3), (b, 30e3), (a, 9e3), (a, 100.0), (a, 10.0)];
+            [(a, 5e3), (a, 7e3), (a, 8e3), (a, 7e3), (a, 5e3), (b, 30e3), (a, 5e3), (a, 100.0), (a, 10.0)];
         let changes: Vec<bool> =
             all.iter().map(|(setting, per_s)| second(&mut load, setting, *per_s)).collect();
         assert_eq!(changes, [false, false, true, false, true, false, false, true, false]);
@@ -396,5 +400,10 @@ mod tests {
         };
         let changes = [30e3, 30e3, 35e3, 15e3, 18e3].map(&mut of_length);
         assert_eq!(changes, [true, false, false, true, false]);
+        // While another setting is in force, under which nothing is known of the new load.
+        let mut load = Load::default();
+        let all = [(a, 5e3), (b, 30e3), (a, 9e3), (b, 60e3), (b, 9e3)];
+        let changes = all.map(|(setting, per_s)| second(&mut load, &setting, per_s));
+        assert_eq!(changes, [false, false, true, false, true]);
     }
 }
