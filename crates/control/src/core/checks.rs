@@ -317,7 +317,7 @@ struct Load {
     present: Option<Setting>,
     part: Part,
     /// Episodes a second, and the logarithm of their length, at first under each setting: a load that changes during turns is
-    /// seen to when the setting from before is in force again.
+    /// seen when the setting from before is in force again.
     first: HashMap<Setting, [f64; 2]>,
 }
 
