@@ -94,7 +94,7 @@ def load(kind):
     if kind == 'fio':
         out = subprocess.check_output(['taskset', '1', 'fio', '--name=r', '--filename=' + dir + '/file', '--size=64m', '--rw=randread', '--bs=4k', '--iodepth=1', '--direct=1', '--ioengine=psync', '--runtime=' + s, '--time_based', '--output-format=json'], text=True)
         return json.loads(out)['jobs'][0]['read']['iops']
-results = {}
+results, control = {}, None
 try:
     if 'fio' in phases and not os.path.exists(dir + '/file'):
         open(dir + '/file', 'wb').write(os.urandom(64 << 20)); os.sync()
@@ -118,6 +118,8 @@ try:
             control.terminate(); control.wait()
         results.setdefault(run, []).append(rows)
 finally:
+    if control and control.poll() is None:
+        control.terminate(); control.wait()
     put(originals)
     for s in servers: s.terminate()
     for s in servers: s.wait()
