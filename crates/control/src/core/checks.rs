@@ -20,6 +20,9 @@ const REFUTED_NS: u64 = 8_000_000_000;
 const FIRST_PAUSE_NS: u64 = 250_000_000;
 /// After a trial in vain the pause is so many times as long: three of them within 10 s, eight within 3 h.
 const PAUSES: u64 = 4;
+/// The pause after a check of a setting that is better than one that polls as long as that of trials \[ns\]: as after three
+/// trials in vain.
+const PAUSE_AFTER_CHECK_NS: u64 = PAUSES * PAUSES * PAUSES * FIRST_PAUSE_NS;
 /// The longest pause between two trials \[ns\].
 const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
 
@@ -30,6 +33,9 @@ const LOAD_NS: u64 = 250_000_000;
 /// … and has changed if its episodes are so many times as many, or as few, under the same setting, or so many
 /// times as long, or as short, in the geometric mean.
 const CHANGED: f64 = 1.5;
+/// What is seen after a glance that differs is of the same load within this factor: that of a disk, which differs most from
+/// glance to glance, was within 1.17.
+const ALIKE: f64 = 1.25;
 /// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
 pub(crate) const BUSY_PER_S: f64 = 640.0;
 
@@ -143,6 +149,11 @@ impl Checks {
             (false, true) => {
                 self.verified_ns.insert(setting, now_ns);
                 self.rest.begin_anew();
+                if maximum(&reference) >= maximum(&self.longest) {
+                    // What a trial would show has been shown.
+                    self.pause_ns = self.pause_ns.max(PAUSE_AFTER_CHECK_NS);
+                    self.trial_failed(now_ns);
+                }
                 (setting, Cause::Verified(measured))
             }
             (false, false) => {
@@ -228,11 +239,12 @@ impl Checks {
         self.free && now_ns >= self.free_at_ns
     }
 
-    /// When a trial may come whatever the account says \[ns\], if none has since the load changed.
-    pub(crate) fn free_trial_ns(&self, present: &Setting) -> Option<u64> {
+    /// When a trial may come \[ns\], if none has since the load changed; `exceeded`: as one that comes whatever the account says.
+    pub(crate) fn next_trial_ns(&self, present: &Setting, exceeded: bool) -> Option<u64> {
         let would_poll_longer = length(present) < length(&self.longest);
+        let free_at_ns = if exceeded { self.free_at_ns } else { 0 };
         (self.free && would_poll_longer && !self.are_off())
-            .then(|| self.free_at_ns.max(self.trial_at_ns.unwrap_or(0)))
+            .then(|| free_at_ns.max(self.trial_at_ns.unwrap_or(0)))
     }
 
     /// Such a trial begins.
@@ -271,12 +283,17 @@ impl Checks {
         changes
     }
 
-    /// A glance has shown that the load is another one.
-    pub(crate) fn glanced_at_another_load(&mut self, now_ns: u64) {
-        self.load = Load::default();
+    /// A glance has shown that the load may be another one: whether what was seen since is of another one than what is known of
+    /// it under this setting. Else pauses go on: what turns have shown of a load, they would show again.
+    pub(crate) fn glanced(&mut self, now_ns: u64, present: &Setting, part: Part) -> bool {
+        if self.load.is_alike(present, part) {
+            return false;
+        }
+        self.load = Load::of(present, part);
         // They were compared under another load.
         self.verified_ns.clear();
         self.another_load(now_ns, 0);
+        true
     }
 
     /// Nothing is known of the load: pauses end, and a trial comes after `pause_ns` at most.
@@ -322,6 +339,29 @@ struct Load {
 }
 
 impl Load {
+    /// One of which nothing else is known.
+    fn of(present: &Setting, part: Part) -> Load {
+        Load { first: HashMap::from([(*present, Load::figures(part))]), ..Load::default() }
+    }
+
+    fn figures(part: Part) -> [f64; 2] {
+        let per_s = part.per_s().max(BUSY_PER_S);
+        // An idle CPU has episodes of any length.
+        let log = if per_s > BUSY_PER_S { part.logs / part.episodes } else { f64::NAN };
+        [per_s.log2(), log]
+    }
+
+    /// Whether figures, each a logarithm, are apart by more than a factor.
+    fn are_apart(figures: [f64; 2], first: [f64; 2], factor: f64) -> bool {
+        figures.iter().zip(first).any(|(log, first)| (log - first).abs() > factor.log2())
+    }
+
+    /// Whether a part is as the load was at first under this setting.
+    fn is_alike(&self, present: &Setting, part: Part) -> bool {
+        let first = self.first.get(present);
+        first.is_some_and(|first| !Load::are_apart(Load::figures(part), *first, ALIKE))
+    }
+
     fn changes(&mut self, present: &Setting, part: Part) -> bool {
         if self.present != Some(*present) {
             (self.present, self.part) = (Some(*present), Part::default());
@@ -330,18 +370,14 @@ impl Load {
         if self.part.ns < LOAD_NS {
             return false;
         }
-        let part = std::mem::take(&mut self.part);
-        let per_s = part.per_s().max(BUSY_PER_S);
-        // An idle CPU has episodes of any length.
-        let log = if per_s > BUSY_PER_S { part.logs / part.episodes } else { f64::NAN };
-        let first = *self.first.entry(*present).or_insert([per_s.log2(), log]);
-        let changed =
-            [per_s.log2(), log].iter().zip(first).any(|(log, first)| (log - first).abs() > CHANGED.log2());
+        let figures = Load::figures(std::mem::take(&mut self.part));
+        let first = *self.first.entry(*present).or_insert(figures);
+        let changed = Load::are_apart(figures, first, CHANGED);
         if changed {
             self.first.clear();
         }
         if changed || first[1].is_nan() {
-            self.first.insert(*present, [per_s.log2(), log]);
+            self.first.insert(*present, figures);
         }
         changed
     }
@@ -400,6 +436,11 @@ mod tests {
         };
         let changes = [30e3, 30e3, 35e3, 15e3, 18e3].map(&mut of_length);
         assert_eq!(changes, [true, false, false, true, false]);
+        // After a glance: what is known of the load, what is a quarter more, and another setting.
+        let part = |per_s: f64| Part { episodes: per_s / 100.0, ns: LOAD_NS / 25, ..Part::default() };
+        let load = Load::of(&a, part(30e3));
+        assert_eq!([25e3, 37e3, 38e3].map(|per_s| load.is_alike(&a, part(per_s))), [true, true, false]);
+        assert!(!load.is_alike(&b, part(30e3)));
         // While another setting is in force, under which nothing is known of the new load.
         let mut load = Load::default();
         let all = [(a, 5e3), (b, 30e3), (a, 9e3), (b, 60e3), (b, 9e3)];

@@ -93,8 +93,15 @@ impl Choice {
         self.vetoes.clear();
     }
 
-    /// The candidate that costs least over the sample, of those that no idler vetoes, if it is worth a change.
-    pub(crate) fn choose(&mut self, idlers: &Idlers, present: Setting) -> Option<(Setting, Cause)> {
+    /// The candidate that costs least over the sample, of those that no idler vetoes, if it is worth a change. `counted` is what
+    /// an episode cost in the last period, where that is known \[ns\]: a replay begins without a window, and one that has grown
+    /// before stays where nothing makes it shorter.
+    pub(crate) fn choose(
+        &mut self,
+        idlers: &Idlers,
+        present: Setting,
+        counted: Option<f64>,
+    ) -> Option<(Setting, Cause)> {
         let groups = groups(idlers);
         let episodes = groups.iter().map(Group::episodes).sum();
         // More are known, but too old.
@@ -114,8 +121,14 @@ impl Choice {
                 *sum = [0, 1].map(|half| sum[half] + weight * cost[half]);
             }
         }
+        let all_of = |half: usize| -> f64 {
+            let of = |group: &Group| group.halves[half].iter().map(Vec::len).sum::<usize>() as f64;
+            groups.iter().map(|group| group.weight * of(group)).sum()
+        };
+        let present_place = place;
         // The originals are the first.
-        let (originals, present) = (costs[0], costs[place]);
+        let (originals, replayed) = (costs[0], costs[place]);
+        let present = [0, 1].map(|half| replayed[half].max(counted.unwrap_or(0.0) * all_of(half)));
         let total = |[a, b]: [f64; 2]| a + b;
         // One in force that is no candidate is not taken again.
         let candidates = costs.iter().enumerate().take(self.candidates.len());
@@ -128,6 +141,10 @@ impl Choice {
         cheaper.sort_by(|a, b| total(a.1).total_cmp(&total(b.1)));
         let places: Vec<usize> = cheaper.iter().map(|(place, _)| *place).collect();
         let (chosen, cost) = cheaper[self.first_without_veto(idlers, &places)?];
+        // It will cost less.
+        if chosen == present_place {
+            return None;
+        }
         let chosen = self.candidates[chosen];
         if !cost.iter().zip(&present).all(|(chosen, present)| chosen < present) {
             return None;
@@ -255,7 +272,7 @@ mod tests {
             }).collect();
             let known = idlers_of(&choice, present, &observed);
             let slow = slow_choice(&choice, &known, present);
-            let chosen = choice.choose(&known, present).map(|(to, _)| to);
+            let chosen = choice.choose(&known, present, None).map(|(to, _)| to);
             let enough = groups(&known).iter().map(Group::episodes).sum::<usize>() >= FEWEST;
             prop_assert_eq!(chosen, slow.filter(|_| enough));
             for veto in choice.vetoes() {
@@ -264,6 +281,28 @@ mod tests {
                 prop_assert!(Some(veto.setting) != chosen && veto.setting != originals);
             }
         }
+    }
+
+    #[test]
+    fn a_window_that_stays_is_not_replayed_and_is_counted() {
+        let mut choice = choice();
+        // Its divisor is 1: no halt makes a window shorter, and none makes a first one.
+        let stays = choice
+            .candidates()
+            .iter()
+            .copied()
+            .find(|setting| setting.iter().map(|(_, value)| value).eq([17_500, 2, 17_500, 1]));
+        let stays = stays.unwrap();
+        let observed = Observed {
+            idler: 0,
+            ..Observed::played(&mut fresh(stays).unwrap(), vec![Episode::of(150_000); 400])
+        };
+        let known = idlers_of(&choice, stays, &[observed]);
+        assert_eq!(choice.choose(&known, stays, None), None);
+        assert_eq!(choice.choose(&known, stays, Some(20_500.0)), None);
+        let (to, cause) = choice.choose(&known, stays, Some(37_500.0)).unwrap();
+        assert_eq!(to.get("halt_poll_ns"), Some(0));
+        assert!(matches!(cause, Cause::Gain { present_ns: 37_500.0, chosen_ns: 20_000.0, .. }), "{cause:?}");
     }
 
     #[test]
@@ -281,7 +320,7 @@ mod tests {
             });
             let observed: Vec<Observed> = observed.collect();
             let known = idlers_of(&choice, present, &observed);
-            let (to, cause) = choice.choose(&known, present).unwrap();
+            let (to, cause) = choice.choose(&known, present, None).unwrap();
             let Cause::Gain { present_ns, chosen_ns, originals_ns, .. } = cause else { panic!("{cause:?}") };
             (to, [present_ns, chosen_ns, originals_ns].map(f64::round))
         };

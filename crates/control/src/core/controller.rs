@@ -40,7 +40,7 @@ pub struct Controller {
     writes: Writes,
     decided_ns: u64,
     glances: Glances,
-    /// Whether a glance has shown that the load is another one.
+    /// Whether a glance has shown that the load may be another one.
     another_load: bool,
     checks: Checks,
     /// What the cost of the last period may be of that under the originals for the work that was done.
@@ -159,7 +159,8 @@ impl Controller {
     /// What was counted of so many CPUs, of all together, in the `ns` before now. If that shows another load the next
     /// decision is due at once, as far as CPU time may be borrowed for it, and only of what is seen from now on.
     pub fn glance(&mut self, now_ns: u64, ns: u64, cpus: usize, counted: &Counts) {
-        if self.glances.glance(now_ns, ns, cpus, counted, self.terms.halt_cost) == Glance::Another {
+        let of = (cpus, &self.present);
+        if self.glances.glance(now_ns, ns, of, counted, self.terms.halt_cost) == Glance::Another {
             self.another_load = true;
             self.decided_ns = now_ns;
             self.pace.hasten(now_ns);
@@ -177,6 +178,10 @@ impl Controller {
         self.decided_ns = now_ns;
         self.choice.forget_vetoes();
         let settings = [self.originals(), self.present];
+        if self.another_load {
+            // What is seen since the glance is of the load after it.
+            self.idlers.grow_old();
+        }
         let period = self.idlers.take_in(now_ns, span_ns, observed, &self.terms, settings);
         if self.checks.take_over() {
             self.idlers.forget_episodes();
@@ -203,7 +208,9 @@ impl Controller {
 
     /// Under a load that has changed and mostly halts, the next decision is due when a trial may begin.
     fn wait_for_a_trial(&mut self, now_ns: u64, span_ns: u64) {
-        let due_ns = self.checks.free_trial_ns(&self.present).filter(|_| self.idlers.mostly_halt(span_ns));
+        let exceeded = self.account.is_exceeded();
+        let due_ns =
+            self.checks.next_trial_ns(&self.present, exceeded).filter(|_| self.idlers.mostly_halt(span_ns));
         if let Some(wait_ns) =
             due_ns.map(|due_ns| due_ns.saturating_sub(now_ns)).filter(|wait_ns| *wait_ns <= SOON_NS)
         {
@@ -299,13 +306,15 @@ impl Controller {
         };
         let new = chosen.map_or(&present, |(to, _)| to);
         let differ = setting != originals || reference != originals && self.checks.are_necessary(now_ns);
-        let turns = if !free && differ && self.checks.is_to_be_verified(now_ns, new) {
-            Turns::check(setting, reference, (present, part), self.terms.halt_cost)
-        } else {
-            let mostly_halt =
-                chosen.is_none() && (free || !self.account.rests(now_ns)) && self.idlers.mostly_halt(part.ns);
-            let polls = self.checks.trial(now_ns, &present, mostly_halt)?;
-            Turns::trial(polls, (present, part), self.terms.halt_cost)?
+        let mostly_halt =
+            chosen.is_none() && (free || !self.account.rests(now_ns)) && self.idlers.mostly_halt(part.ns);
+        // Where idlers halt, polling may do more than both settings of a check.
+        let turns = match self.checks.trial(now_ns, &present, mostly_halt) {
+            Some(polls) => Turns::trial(polls, (present, part), self.terms.halt_cost)?,
+            None if !free && differ && self.checks.is_to_be_verified(now_ns, new) => {
+                Turns::check(setting, reference, (present, part), self.terms.halt_cost)
+            }
+            None => return None,
         };
         let begins_with_chosen = chosen.is_some() && turns.begin_with_the_setting();
         let in_force = if begins_with_chosen { &setting } else { &present };
@@ -338,15 +347,20 @@ impl Controller {
         let originals_ns = period.originals_ns * self.worth;
         let free = self.checks.are_free();
         let loss = self.account.book(now_ns, period.paid_ns, originals_ns, controlled, free);
-        let glanced = std::mem::take(&mut self.another_load) && !self.checks.in_turns();
-        if glanced {
-            self.checks.glanced_at_another_load(now_ns);
-        }
-        let load_changed =
-            glanced || !self.checks.in_turns() && self.checks.saw(now_ns, &self.present, period.part());
-        if load_changed {
+        let glanced = std::mem::take(&mut self.another_load);
+        let load_changed = !self.checks.in_turns()
+            && match glanced {
+                true => self.checks.glanced(now_ns, &self.present, period.part()),
+                false => self.checks.saw(now_ns, &self.present, period.part()),
+            };
+        match (load_changed, glanced) {
             // They are of another load.
-            self.idlers.forget_episodes();
+            (true, false) => self.idlers.forget_episodes(),
+            (true, true) => {
+                self.idlers.forget_old_episodes();
+                self.glances.forget();
+            }
+            (false, _) => {}
         }
         if self.trust.is_lost(now_ns, load_changed) {
             self.idlers.grow_old();
@@ -388,7 +402,12 @@ impl Controller {
         let worthless = period.is_worthless() && self.advised.is_none_or(|advised| advised == originals);
         let searched = !worthless && !held && self.searched.is_due(period);
         let over = self.advised.unwrap_or(self.present);
-        let chosen = if searched { self.choice.choose(&self.idlers, over) } else { None };
+        let chosen = if searched {
+            let counted = period.of_one().filter(|_| over == self.present);
+            self.choice.choose(&self.idlers, over, counted)
+        } else {
+            None
+        };
         let chosen = chosen.map(|(to, cause)| (to, self.over_present(cause)));
         if searched && chosen.is_none() {
             self.searched.in_vain();

@@ -2,11 +2,15 @@
 //!
 //! A burst of a recorder costs as much as a second allows, so that of a busy load decisions are seconds apart. Counters of
 //! how often a CPU polled and halted, and for how long, cost microseconds. They do not tell which setting is better, but that
-//! what the present one costs has changed: then the next decision is due at once, and on the account of later ones.
+//! what the present one costs has changed: then the next decision is due at once, and on the account of later ones. What is
+//! seen for it tells whether the load has changed, or only what is counted of it: haltpoll's windows grow, and a disk is
+//! slower for a while.
 
 use crate::core::checks::BUSY_PER_S;
 use dwell_policy::Nanos;
+use dwell_policy::param::Setting;
 use dwell_replay::Counts;
+use std::collections::HashMap;
 
 /// The time between two glances \[ns\] …
 const EVERY_NS: u64 = 100_000_000;
@@ -28,16 +32,17 @@ pub(crate) enum Glance {
     Usual,
     /// Something else, for once.
     Differs,
-    /// Another load.
+    /// Something else again: it may be another load.
     Another,
 }
 
-/// What is usual under the setting in force.
+/// What is usual of a load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Glances {
-    /// The logarithms of the halts a second, and of the cost a second; `None` until there was a whole glance.
-    usual: Option<[f64; 2]>,
-    /// Whether one has begun under the setting.
+    /// The logarithms of the halts a second, and of the cost a second, under each setting of which there was a whole glance: a
+    /// load that begins while another setting is in force is seen when that of before is in force again.
+    usual: HashMap<Setting, [f64; 2]>,
+    /// Whether one has begun under the setting in force.
     begun: bool,
     apart: u32,
     next_ns: u64,
@@ -48,17 +53,22 @@ impl Glances {
         self.next_ns
     }
 
-    /// Another setting is in force, or another load has begun.
-    pub(crate) fn begin_anew(&mut self) {
+    /// Another setting is in force.
+    pub(crate) const fn begin_anew(&mut self) {
+        (self.begun, self.apart) = (false, 0);
+    }
+
+    /// The load is another one.
+    pub(crate) fn forget(&mut self) {
         *self = Glances { next_ns: self.next_ns, ..Glances::default() };
     }
 
-    /// What was counted of so many CPUs in the time before `now_ns`, of all together.
+    /// What was counted of so many CPUs in the time before `now_ns`, of all together, under this setting.
     pub(crate) fn glance(
         &mut self,
         now_ns: u64,
         ns: u64,
-        cpus: usize,
+        (cpus, present): (usize, &Setting),
         counted: &Counts,
         halt_cost: Nanos,
     ) -> Glance {
@@ -72,7 +82,7 @@ impl Glances {
         if ns == 0 || !std::mem::replace(&mut self.begun, true) {
             return Glance::Usual;
         }
-        let usual = self.usual.get_or_insert(rates);
+        let usual = self.usual.entry(*present).or_insert(rates);
         if usual.iter().zip(rates).all(|(usual, now)| (now - usual).abs() <= DIFFERS.log2()) {
             usual.iter_mut().zip(rates).for_each(|(usual, now)| *usual += (now - *usual) / 4.0);
             self.apart = 0;
@@ -84,6 +94,7 @@ impl Glances {
             return Glance::Differs;
         }
         self.begin_anew();
+        self.usual.remove(present);
         Glance::Another
     }
 }
@@ -91,17 +102,43 @@ impl Glances {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_policy::Layer;
+    use dwell_policy::version::Version;
 
-    /// What glances show of so many polls of 10 us, and halts, a second.
+    fn setting(maximum: i64) -> Setting {
+        let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
+        setting.set("guest_halt_poll_ns", maximum).unwrap();
+        setting
+    }
+
+    /// What a glance shows of so many polls of 10 us, and halts, a second.
+    fn glance(glances: &mut Glances, present: &Setting, (polls, halts): (u64, u64)) -> Glance {
+        let now_ns = glances.next_ns();
+        let counted =
+            Counts { polled_ns: (polls / 10 * 10_000).into(), halts: halts / 10, ..Counts::default() };
+        glances.glance(now_ns, EVERY_NS, (2, present), &counted, Nanos(20_000))
+    }
+
     fn glances(all: &[(u64, u64)]) -> Vec<Glance> {
         let mut glances = Glances::default();
-        let of = |(polls, halts): &(u64, u64)| {
-            let now_ns = glances.next_ns();
-            let counted =
-                Counts { polled_ns: (polls / 10 * 10_000).into(), halts: halts / 10, ..Counts::default() };
-            glances.glance(now_ns, EVERY_NS, 2, &counted, Nanos(20_000))
-        };
-        all.iter().map(of).collect()
+        all.iter().map(|counted| glance(&mut glances, &setting(200_000), *counted)).collect()
+    }
+
+    #[test]
+    fn a_load_that_begins_under_another_setting_is_seen_under_the_one_before() {
+        use Glance::{Another, Differs, Usual};
+        let (polling, never) = (setting(200_000), setting(0));
+        let (mut all, mut seen) = (Glances::default(), vec![]);
+        for (setting, counted) in
+            [(never, (0, 9_000)), (polling, (40_000, 100)), (never, (0, 30_000)), (polling, (90_000, 100))]
+        {
+            all.begin_anew();
+            seen.extend((0..3).map(|_| glance(&mut all, &setting, counted)));
+        }
+        assert_eq!(seen[..6], [Usual; 6]);
+        assert_eq!(seen[6..], [Usual, Differs, Another, Usual, Differs, Another]);
+        all.forget();
+        assert_eq!([0; 3].map(|_| glance(&mut all, &never, (0, 50_000))), [Usual; 3]);
     }
 
     #[test]
@@ -126,10 +163,10 @@ mod tests {
         for (at_ns, halts, next_ns) in
             [(0, 500, 100), (100_000_000, 500, 200), (200_000_000, 5_000, 220), (220_000_000, 500, 320)]
         {
-            glances.glance(at_ns, EVERY_NS, 2, &counted(halts), Nanos(20_000));
+            glances.glance(at_ns, EVERY_NS, (2, &setting(200_000)), &counted(halts), Nanos(20_000));
             assert_eq!(glances.next_ns() / 1_000_000, next_ns);
         }
-        glances.glance(0, EVERY_NS, 64, &counted(500), Nanos(20_000));
+        glances.glance(0, EVERY_NS, (64, &setting(200_000)), &counted(500), Nanos(20_000));
         assert_eq!(glances.next_ns(), 16 * EVERY_NS);
     }
 }

@@ -102,6 +102,11 @@ impl Idlers {
         self.known.values_mut().for_each(|idler| idler.sample = Sample::default());
     }
 
+    /// The same of what was remembered before the last decision.
+    pub(crate) fn forget_old_episodes(&mut self) {
+        self.known.values_mut().for_each(|idler| idler.sample.forget_old());
+    }
+
     /// Another setting is in force.
     pub(crate) fn changed(&mut self, present: &Setting) {
         let longest_ns = haltpoll::longest(present);

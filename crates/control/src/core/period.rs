@@ -1,6 +1,7 @@
 //! A period of all idlers, compared with what was predicted of it, and whether a better setting is searched
 //! for after it.
 
+use crate::core::choice::FEWEST;
 use crate::core::tenant::Excess;
 use crate::core::trust;
 use crate::core::turns::Part;
@@ -60,6 +61,12 @@ impl Period {
     pub(crate) const fn part(&self) -> Part {
         let Period { paid_ns, episodes, logs, switches, seen, ns, .. } = *self;
         Part { cost_ns: paid_ns, episodes, logs, switches, seen, ns }
+    }
+
+    /// What an episode was counted to cost \[ns\], where enough were and all of them are those that are known.
+    pub(crate) fn of_one(&self) -> Option<f64> {
+        let known = self.seen >= FEWEST as u64 && !self.how.elsewhere;
+        known.then(|| self.paid_ns / self.episodes)
     }
 
     /// The CPU time that is next to nothing in such a time \[ns\].

@@ -140,6 +140,11 @@ impl Sample {
         self.periods.retain(|period| (period.age as usize) < PERIODS);
     }
 
+    /// Only what was taken in since the last decision is kept.
+    pub(crate) fn forget_old(&mut self) {
+        self.periods.retain(|period| period.age == 0);
+    }
+
     /// Its episodes by weight: a period's count as they are, half as much after a decision.
     pub(crate) fn weight(&self) -> f64 {
         self.periods.iter().map(Period::weight).sum()

@@ -98,6 +98,9 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
             controller.glance(now_ns, now_ns - glanced_ns, 1, &counted);
             controller.spent(now_ns, Nanos(GLANCE_CPU_NS));
             glanced_ns = now_ns;
+            if controller.another_load() {
+                decided_ns = now_ns;
+            }
         }
         match burst_until_ns {
             None if controller.next_at_ns() <= now_ns => {
@@ -111,15 +114,13 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
         }
         if burst_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
             burst_until_ns = None;
-            let cpu_ns = if controller.settles() {
-                GLANCE_CPU_NS
-            } else {
-                BURST_CPU_NS + EPISODE_CPU_NS * counted.episodes
-            };
-            may_glance = counted.cost_ns(K) > u128::from(BURST_NS / 1_000);
+            let settles = controller.settles();
+            let cpu_ns =
+                if settles { GLANCE_CPU_NS } else { BURST_CPU_NS + EPISODE_CPU_NS * counted.episodes };
+            // Right after a switch no burst is taken.
+            may_glance = if settles { may_glance } else { counted.cost_ns(K) > u128::from(BURST_NS / 1_000) };
             let share = (BURST_NS as f64 / (now_ns - decided_ns).max(1) as f64).min(1.0);
             decided_ns = now_ns;
-            let settles = controller.settles();
             let observed = Observed { share, ..Observed::new(0, std::mem::take(&mut counted), seen.take()) };
             let observed = if settles { vec![] } else { vec![observed] };
             if let Some(change) = controller.decide(now_ns, &observed) {
@@ -164,6 +165,6 @@ fn each_phase_of_a_mixed_load_does_its_work() {
         }
     }
     // Of many seeds noise misleads the turns of some: a twentieth of the phases, and not by much.
-    let few = wrong.len() * 20 <= phases && worst.0 > 0.9 && worst.1 < 1.2;
+    let few = wrong.len() * 64 <= phases && worst.0 > 0.9 && worst.1 < 1.2;
     assert!(few, "{} of {phases}, {worst:?}: {}\n{}", wrong.len(), wrong.join("\n"), changes.join("\n"));
 }
