@@ -282,13 +282,12 @@ impl Controller {
     /// that in force and the originals, but with that in force in a closed loop and where it alone polls; one that is in
     /// force with the originals, and these with it if it was found to do more than they do.
     fn begin_turns(&mut self, now_ns: u64, part: Part, chosen: Option<&(Setting, Cause)>) -> Option<bool> {
-        // On probation periods are short, which turns are not, and one that does not poll has no windows to grow; but only
-        // turns show that less is done without polling.
-        let ends_polling = chosen.is_some_and(|(to, _)| maximum(to) == 0) && maximum(&self.present) > 0;
+        // On probation periods are short, which turns are not; but only turns show that less is done with less polling.
+        let polls_less = chosen.is_some_and(|(to, _)| maximum(to) < maximum(&self.present));
         let exceeded = self.account.is_exceeded();
         let may_be_free = chosen.is_none() && self.checks.may_be_free(now_ns);
         let free = exceeded && may_be_free;
-        if self.checks.are_off() || exceeded && !free && !ends_polling {
+        if self.checks.are_off() || exceeded && !free && !polls_less {
             return None;
         }
         let (originals, present) = (self.originals(), self.present);

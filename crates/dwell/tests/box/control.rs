@@ -8,13 +8,13 @@ use dwell_testing::say;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// A load for so many seconds, and what was counted in the two seconds after them.
+/// A load for so many seconds, and what was counted in the second after them.
 const PHASE: &str = "
     phase() {
         inside nap 0 $2 1000000 $3 >/dev/null & load=$!
         sleep $4
         counted $1.begun
-        sleep 2
+        sleep 1
         counted $1.ended
         kill $load
     }
@@ -49,9 +49,9 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
         echo 'cpu_limit = \"20%\"' >/run/control.toml
         dwell control --config /run/control.toml --mode active --layer guest --halt-cost 60us >/out/control.txt 2>&1 & control=$!
         until_succeeds grep -q 'guest: controls;' /out/control.txt
-        phase controlled.long 150 exponential 3
+        phase controlled.long 150 exponential 2
         at controlled.long
-        phase controlled.short 30 constant 3
+        phase controlled.short 30 constant 2
         at controlled.short
         keep status.json dwell status --control --format json
         keep stop.json dwell control stop
