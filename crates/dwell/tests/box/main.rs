@@ -38,7 +38,6 @@ mod soak;
 mod timeline;
 mod timer;
 
-use dwell_testing::say;
 use libtest_mimic::{Arguments, Trial};
 
 /// The test's name is given, for what it prints; the error is the cause why it cannot run here.
@@ -108,10 +107,6 @@ fn main() {
     if let Some(result) = inside::run(&std::env::args().collect::<Vec<_>>()) {
         result.unwrap_or_else(|error| panic!("{error}"));
         return;
-    }
-    // `.ci/run` runs the machines beside other steps, and not again with all tests.
-    if std::env::var_os("DWELL_BOX_APART").is_some() {
-        return say!("the machines are left out: DWELL_BOX_APART is set");
     }
     let trials = JOBS
         .iter()
