@@ -12,6 +12,7 @@ use dwell_recording::timer::TimerContents;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
 use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
+use dwell_replay::causal::Calibrated;
 use dwell_replay::check::layer_in_force;
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Versions, WakeupLatency, latency};
@@ -111,6 +112,8 @@ pub(crate) struct Model {
     pub(crate) wakeup_latency_origin: Origin,
     /// The latency that was given, and the one that was measured on the machine of the recording.
     given_and_measured: (Option<Nanos>, Option<Nanos>),
+    /// What a halt takes of its waker there.
+    waker: Option<Nanos>,
     /// Whether the version was given as an option.
     version_asked: bool,
     /// The setting that a QEMU has now.
@@ -173,6 +176,7 @@ impl Model {
             wakeup_latency,
             wakeup_latency_origin,
             given_and_measured: (args.wakeup_latency, latency.map(|(latency, _)| latency)),
+            waker: of(HaltCosts::halt_waker).map(|(waker, _)| waker),
             in_force: None,
         })
     }
@@ -183,10 +187,10 @@ impl Model {
         RecordingSource::new(reader, self.whose == Whose::One(Layer::Iothread)).with_latency(given, measured)
     }
 
-    /// The latency of a halt that was given, or else measured on the machine of the recording.
-    pub(crate) fn known_latency(&self) -> Option<Nanos> {
+    /// What was given of halts, or else measured on the machine of the recording.
+    pub(crate) fn calibrated(&self) -> Calibrated {
         let (given, measured) = self.given_and_measured;
-        given.or(measured)
+        Calibrated { after_halt: given.or(measured), ipi: self.waker }
     }
 
     /// The other end of what the latency may be, where it is not known.

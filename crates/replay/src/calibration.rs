@@ -52,6 +52,10 @@ pub struct HaltCost {
     /// Of vCPUs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_excess_ns: Option<Interval>,
+    /// Of [`HaltCost::cpu_ns`], how much longer a thread runs because what it wakes has halted: it sends an interrupt, in a
+    /// guest by an exit. Of own CPUs only \[ns\].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waker_ns: Option<Interval>,
 }
 
 /// What halts of one kind cost.
@@ -71,6 +75,12 @@ impl HaltCosts {
     /// Latency of one halt: the median over the lengths of gap.
     pub fn halt_latency(&self) -> Option<Nanos> {
         self.median(|cost| cost.latency_ns.value)
+    }
+
+    /// What of that the waker pays: the median over the lengths of gap; `None` where it was not measured.
+    pub fn halt_waker(&self) -> Option<Nanos> {
+        let wakers = self.costs.iter().filter_map(|cost| Some(cost.waker_ns?.value));
+        dwell_stats::median(wakers.collect()).map(nanos)
     }
 
     fn median(&self, of: impl Fn(&HaltCost) -> f64) -> Option<Nanos> {
@@ -236,6 +246,7 @@ mod tests {
             cpu_ns: spread(value),
             latency_ns: spread(2.0 * value),
             idle_excess_ns: (halt_of == HaltOf::Vcpu).then(|| spread(3.0 * value)),
+            waker_ns: (halt_of == HaltOf::OwnCpu).then(|| spread(value / 2.0)),
         };
         HaltCosts { halt_of, costs: costs.iter().map(cost).collect() }
     }
@@ -258,7 +269,7 @@ mod tests {
         }
         assert_eq!(costs.idle_excess(Nanos(150)), Nanos(45));
         assert_eq!(costs.halt_cpu(), Some(Nanos(10)));
-        assert_eq!(costs.halt_latency(), Some(Nanos(20)));
+        assert_eq!((costs.halt_latency(), costs.halt_waker()), (Some(Nanos(20)), None));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
 use dwell_cli::progress;
 use dwell_lab::experiment::calibrate::{
-    GAPS_US, OWN_ROUNDS, cost, longest_poll, measure, measure_own, own_costs,
+    GAPS_US, OWN_ROUNDS, cost, longest_poll, measure, measure_own, own_costs, ring,
 };
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::host::Cores;
@@ -114,7 +114,8 @@ fn own(campaign: &CampaignArgs, machine: &dyn Machine, notes: &mut Vec<String>) 
                 .to_owned(),
         );
     }
-    let costs = own_costs(&measured, longest_poll);
+    let alone = ring().context("cannot measure what it takes to wake nobody")?;
+    let costs = own_costs(&measured, longest_poll, alone);
     ensure!(
         !costs.is_empty(),
         "cannot measure halts of this system's own CPUs: they poll for up to {} before they halt",
@@ -201,9 +202,11 @@ fn people(calibration: &Calibration) -> String {
             Column::number("CPU", "cpu_ns"),
             Column::number("latency", "latency_ns"),
         ];
-        let excess = costs.iter().any(|cost| cost.idle_excess_ns.is_some());
-        if excess {
+        if costs.iter().any(|cost| cost.idle_excess_ns.is_some()) {
             columns.push(Column::number("excess of recorded idle time", "idle_excess_ns"));
+        }
+        if costs.iter().any(|cost| cost.waker_ns.is_some()) {
+            columns.push(Column::number("CPU of the waker, of that", "waker_ns"));
         }
         let mut table = Table::new(columns);
         let spread = |Interval { value, low, high }: Interval| {
@@ -211,7 +214,11 @@ fn people(calibration: &Calibration) -> String {
             Cell::Text(format!("{value} [{low}, {high}]"))
         };
         for cost in costs {
-            let cells = [cost.cpu_ns, cost.latency_ns].into_iter().chain(cost.idle_excess_ns).map(spread);
+            let cells = [cost.cpu_ns, cost.latency_ns]
+                .into_iter()
+                .chain(cost.idle_excess_ns)
+                .chain(cost.waker_ns)
+                .map(spread);
             table.push([Cell::Nanos(cost.gap_ns as f64)].into_iter().chain(cells));
         }
         let separator = if text.is_empty() { "" } else { "\n" };
@@ -225,7 +232,7 @@ fn people(calibration: &Calibration) -> String {
 }
 
 fn table(calibration: &Calibration) -> Table {
-    let figures = ["cpu", "latency", "idle_excess"];
+    let figures = ["cpu", "latency", "idle_excess", "waker"];
     let columns = figures
         .iter()
         .flat_map(|figure| ["ns", "low_ns", "high_ns"].map(|end| format!("{figure}_{end}")))
@@ -237,8 +244,8 @@ fn table(calibration: &Calibration) -> Table {
             HaltOf::OwnCpu => "own_cpu",
             HaltOf::Vcpu => "vcpu",
         };
-        for HaltCost { gap_ns, cpu_ns, latency_ns, idle_excess_ns } in costs {
-            let spreads = [Some(*cpu_ns), Some(*latency_ns), *idle_excess_ns];
+        for HaltCost { gap_ns, cpu_ns, latency_ns, idle_excess_ns, waker_ns } in costs {
+            let spreads = [Some(*cpu_ns), Some(*latency_ns), *idle_excess_ns, *waker_ns];
             let cells = spreads.into_iter().flat_map(|spread| match spread {
                 Some(s) => [s.value, s.low, s.high].map(Cell::Ratio),
                 None => [Cell::Missing, Cell::Missing, Cell::Missing],

@@ -11,7 +11,7 @@ use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig, wake};
 use crate::idle::Idle;
 use dwell_idle::halt::Sleep;
-use dwell_idle::{Halt, Price};
+use dwell_idle::{Clock, Halt, Monotonic, Price};
 use dwell_machine::{DwellIdle, Facts, Machine};
 use dwell_policy::Nanos;
 use dwell_replay::calibration::HaltCost;
@@ -19,6 +19,8 @@ use dwell_stats::{
     Arms, Block, Campaign, CampaignError, CampaignOptions, Environment, Figure, Interval, Measurements,
     Progress, Unit,
 };
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
 use std::sync::atomic::AtomicBool;
 
 /// Longer than every gap, so that the host polls until the wake.
@@ -77,6 +79,7 @@ pub fn cost(gap: Nanos, record: &Measurements) -> Option<HaltCost> {
         cpu_ns: difference("cpu_less_polling_ns_per_wakeup")?,
         latency_ns: difference("p50")?,
         idle_excess_ns: Some(difference("idle_ns_per_wakeup")?),
+        waker_ns: None,
     })
 }
 
@@ -104,8 +107,9 @@ pub fn measure_own(
     Ok((std::array::from_fn(|round| rounds[round]), disturbed))
 }
 
-/// What own halts cost after the lengths that this system does not poll through.
-pub fn own_costs(rounds: &[Halt; OWN_ROUNDS], longest_poll: Nanos) -> Vec<HaltCost> {
+/// What own halts cost after the lengths that this system does not poll through; `ring` is what a waker's system call takes
+/// that wakes nobody.
+pub fn own_costs(rounds: &[Halt; OWN_ROUNDS], longest_poll: Nanos, ring: Nanos) -> Vec<HaltCost> {
     // A poll may still meet a length near its own limit.
     let halted = |length: &(usize, Nanos)| length.1.get() > longest_poll.get().saturating_mul(2);
     let cost = |(place, length): (usize, Nanos)| {
@@ -120,9 +124,27 @@ pub fn own_costs(rounds: &[Halt; OWN_ROUNDS], longest_poll: Nanos) -> Vec<HaltCo
             cpu_ns: interval(|sleep| sleep.cost(Price::FREE)),
             latency_ns: interval(|sleep| sleep.latency),
             idle_excess_ns: None,
+            waker_ns: Some(interval(|sleep| sleep.waker).map(|ns| (ns - ring.get() as f64).max(0.0))),
         }
     };
     Halt::LENGTHS.into_iter().enumerate().filter(halted).map(cost).collect()
+}
+
+/// What the system call of a waker takes that wakes nobody: the median of a thousand.
+///
+/// # Errors
+/// An error of the system.
+pub fn ring() -> io::Result<Nanos> {
+    let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+    let mut took = vec![];
+    for _ in 0..1_000 {
+        let begin = Monotonic.now();
+        rustix::io::write(&bell, &1u64.to_ne_bytes())?;
+        took.push(Monotonic.now().saturating_sub(begin).get());
+        rustix::io::read(&bell, &mut [0; 8])?;
+    }
+    took.sort_unstable();
+    Ok(Nanos(took[took.len() / 2]))
 }
 
 /// How long the CPUs of this system poll at most before they halt, as its parameters have it; `None`: they never halt.
@@ -154,9 +176,13 @@ mod tests {
             }
             measured => measured.unwrap().0,
         };
+        let alone = ring().unwrap();
+        assert!(alone > Nanos::ZERO);
         let lengths = |longest_poll| -> Vec<u64> {
-            let costs = own_costs(&rounds, Nanos(longest_poll));
+            let costs = own_costs(&rounds, Nanos(longest_poll), alone);
             assert!(costs.iter().all(|cost| cost.cpu_ns.low > 100.0 && cost.latency_ns.low > 100.0));
+            let waker = |cost: &HaltCost| cost.waker_ns.map_or(f64::NAN, |waker| waker.value);
+            assert!(costs.iter().all(|cost| waker(cost) >= 0.0 && waker(cost) < cost.cpu_ns.value));
             costs.iter().map(|cost| cost.gap_ns).collect()
         };
         assert_eq!(lengths(0), Halt::LENGTHS.map(Nanos::get));

@@ -98,7 +98,7 @@ impl ReplayedByWork {
         let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
             return Ok(None);
         };
-        let predictor = Predictor::new(&segments, &Rule::Layer(present), model.known_latency(), None)?;
+        let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), None)?;
         let Some(predictor) = predictor else { return Ok(None) };
         let mut never = present;
         never.set("guest_halt_poll_ns", 0)?;

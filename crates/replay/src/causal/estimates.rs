@@ -20,13 +20,30 @@ pub struct Estimate {
     pub low_ns: u64,
     /// \[ns\].
     pub high_ns: u64,
-    /// How many wakeups of the recording it is from, with a 95 % interval; 0: it is assumed.
+    /// How many wakeups of the recording it is from, with a 95 % interval; 0: it is assumed, or as calibrated.
     pub seen: u64,
+    /// Whether `dwell-lab calibrate` has measured it on the machine of the recording.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub calibrated: bool,
+}
+
+/// What is known of halts from elsewhere, for constants that a recording does not show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calibrated {
+    /// The latency of a halt, given or measured.
+    pub after_halt: Option<Nanos>,
+    /// What ending a halt takes of the waker, as measured.
+    pub ipi: Option<Nanos>,
 }
 
 impl Estimate {
     const fn assumed(ns: u64, low_ns: u64, high_ns: u64) -> Estimate {
-        Estimate { ns, low_ns, high_ns, seen: 0 }
+        Estimate { ns, low_ns, high_ns, seen: 0, calibrated: false }
+    }
+
+    /// As measured between two threads; of another load it may be half or twice as much.
+    const fn calibrated(Nanos(ns): Nanos) -> Estimate {
+        Estimate { calibrated: true, ..Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)) }
     }
 
     /// The median and its interval by order statistics; `None` of too few values.
@@ -38,7 +55,7 @@ impl Estimate {
         let at = |place: usize| values.get(place.min(count.saturating_sub(1))).copied();
         let (ns, low_ns, high_ns) =
             (at(middle)?, at(middle.saturating_sub(beside))?, at(middle.saturating_add(beside))?);
-        (count >= FEWEST).then_some(Estimate { ns, low_ns, high_ns, seen: count as u64 })
+        (count >= FEWEST).then_some(Estimate { ns, low_ns, high_ns, seen: count as u64, calibrated: false })
     }
 
     /// Of a halt among many, by halts among many polls: those were 1.05 to 1.9 times as long for eight loads, a host that polls
@@ -65,6 +82,7 @@ impl Estimate {
             low_ns: more.low_ns.saturating_sub(less.high_ns),
             high_ns: more.high_ns.saturating_sub(less.low_ns),
             seen: more.seen.min(less.seen),
+            calibrated: false,
         }
     }
 }
@@ -108,18 +126,16 @@ const SELDOM: usize = 20;
 impl Estimates {
     /// Estimates what recordings of one load show, the first of which is to be replayed: latencies of wakeups by tasks, and
     /// the lengths of segments of one task before and after its waking of another, after polls and after halts. What the first
-    /// does not show is from the next that does. `after_halt` takes the place of what is assumed where there was no halt.
+    /// does not show is from the next that does. What is calibrated takes the place of what is assumed.
     ///
     /// Also how the CPUs of the first idled, with the latencies of halts.
-    pub(super) fn of(recordings: &[(&Segments, &Before)], after_halt: Option<Nanos>) -> (Estimates, Idling) {
+    pub(super) fn of(recordings: &[(&Segments, &Before)], known: Calibrated) -> (Estimates, Idling) {
         let mut lengths = [BTreeMap::new(), BTreeMap::new()];
         let mut each: Vec<Seen> =
             recordings.iter().map(|(segments, before)| Seen::of(segments, before, &mut lengths)).collect();
         let [until_waking, after_waking] = lengths;
-        let assumed = match after_halt {
-            Some(Nanos(ns)) => Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)),
-            None => ASSUMED.after_halt,
-        };
+        let assumed = known.after_halt.map_or(ASSUMED.after_halt, Estimate::calibrated);
+        let ipi = known.ipi.map_or(ASSUMED.ipi, Estimate::calibrated);
         let of_polls = |late: &Late| {
             Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halted()))
         };
@@ -148,10 +164,14 @@ impl Estimates {
             Estimate { high_ns: half_ns.max(ASSUMED.longer_segment.high_ns), ..ASSUMED.longer_segment };
         let estimates = Estimates {
             after_poll,
-            after_halt: if is_seldom { after_halt.among_many() } else { after_halt },
+            after_halt: match known.after_halt {
+                Some(_) if is_seldom => assumed,
+                None if is_seldom => after_halt.among_many(),
+                _ => after_halt,
+            },
             external_poll,
             external_halt,
-            ipi: of_halts(after_waking).map_or(ASSUMED.ipi, pooled),
+            ipi: of_halts(after_waking).map_or(ipi, pooled),
             longer_segment: of_halts(until_waking).map_or(longer_segment, pooled),
             hidden: ASSUMED.hidden,
         };

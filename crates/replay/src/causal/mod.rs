@@ -27,7 +27,7 @@ mod tests;
 
 pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, rows};
 pub use constants::{Constants, External};
-pub use estimates::{Estimate, Estimates};
+pub use estimates::{Calibrated, Estimate, Estimates};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
 pub use program::Program;
 

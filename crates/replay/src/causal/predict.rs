@@ -5,7 +5,7 @@
 //! interval of a bootstrap over blocks of the recording, and the measured error of the model. The fourth is added to them:
 //! a load may run in halts or in polls under one setting, so that it is replayed from both.
 
-use super::estimates::{Before, Estimates, FEWEST};
+use super::estimates::{Before, Calibrated, Estimates, FEWEST};
 use super::idling::Idling;
 use super::{Constants, External, Outcome, Program, Windows};
 use crate::rule::{Rule, RuleError};
@@ -155,7 +155,7 @@ impl Predictor {
     pub fn new(
         segments: &Segments,
         present: &Rule,
-        after_halt: Option<Nanos>,
+        known: Calibrated,
         other: Option<&Other<'_>>,
     ) -> Result<Option<Predictor>, RuleError> {
         let before = Before::of(segments, present)?;
@@ -163,7 +163,7 @@ impl Predictor {
         let recordings: Vec<(&Segments, &Before)> = std::iter::once((segments, &before))
             .chain(other.map(|other| other.segments).zip(before_other.as_ref()))
             .collect();
-        let (estimates, idling) = Estimates::of(&recordings, after_halt);
+        let (estimates, idling) = Estimates::of(&recordings, known);
         let halted = before.halted();
         let (half, all) = (segments.rows.len() / 2, segments.rows.len());
         let stretch = |from: usize, to: usize| {

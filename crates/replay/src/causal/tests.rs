@@ -516,7 +516,7 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, constants, &[]);
     let truth = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     let (polls, halts) = (truth(&Rule::Always), truth(&Rule::Never));
-    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, None, None);
+    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, Calibrated::default(), None);
     let predictor = predictor.unwrap().unwrap();
     let Estimates { after_poll, after_halt, .. } = predictor.estimates;
     assert_eq!((after_poll.ns, after_poll.low_ns, after_poll.high_ns), (1_800, 1_800, 1_800));
@@ -529,6 +529,20 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // Each unit of work has a halt and nothing else.
     assert!((work.cost_ns.middle / 20_000.0 - 1.0).abs() < 0.01, "{work:?}");
     assert_eq!(predictor.leading(), [0, 1]);
+    // What this machine's halts take, as calibrated, in place of what is assumed: the CPU time is nearer to the truth. The speed
+    // is the same, as a waker of a ping-pong has nothing else to do.
+    let known =
+        Calibrated { after_halt: Some(Nanos(constants.after_halt_ns)), ipi: Some(Nanos(constants.ipi_ns)) };
+    let calibrated =
+        Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, known, None).unwrap().unwrap();
+    let Estimates { ipi, longer_segment, .. } = calibrated.estimates;
+    assert_eq!((ipi.ns, ipi.low_ns, ipi.high_ns, ipi.seen), (7_000, 3_500, 14_000, 0));
+    assert!(ipi.calibrated && !longer_segment.calibrated);
+    let by_known = calibrated.judge(&[Rule::Always, Rule::Never]).unwrap().work(1, Nanos(20_000));
+    let truth = program.replay(&Rule::Never, Windows::Zero).unwrap();
+    let cpu_s = truth.busy_ns as f64 / truth.span_ns as f64;
+    let error = |work: &crate::causal::Work| (work.cpu_s.middle / cpu_s - 1.0).abs();
+    assert!(error(&by_known) < 0.02 && error(&work) > 0.1, "{cpu_s}: {by_known:?} {work:?}");
 }
 
 /// Two recordings of one machine, under two rules: what each shows alone is known, what both show is.
@@ -550,8 +564,8 @@ fn another_recording_tells_what_one_setting_cannot() {
     };
     let (never, always) = (recorded(&Rule::Never), recorded(&Rule::Always));
     let other = Other { segments: &always, under: Rule::Always };
-    let alone = Predictor::new(&never, &Rule::Never, None, None).unwrap().unwrap();
-    let both = Predictor::new(&never, &Rule::Never, None, Some(&other)).unwrap().unwrap();
+    let alone = Predictor::new(&never, &Rule::Never, Calibrated::default(), None).unwrap().unwrap();
+    let both = Predictor::new(&never, &Rule::Never, Calibrated::default(), Some(&other)).unwrap().unwrap();
     let Estimates { after_poll, ipi, longer_segment, .. } = both.estimates;
     assert_eq!([after_poll, ipi, longer_segment].map(|of| of.seen > 500), [true; 3], "{:?}", both.estimates);
     assert_eq!(after_poll.ns, constants.after_poll_ns);
@@ -597,9 +611,24 @@ fn a_segment_that_follows_another_has_no_wakeup_latency() {
             *waker = shifted(*waker);
         }
     }
-    let predictor = Predictor::new(&recorded, &Rule::Never, None, None).unwrap().unwrap();
+    let predictor = Predictor::new(&recorded, &Rule::Never, Calibrated::default(), None).unwrap().unwrap();
     let late = predictor.estimates.after_poll;
     assert!((800..900).contains(&late.seen) && late.low_ns == 20_000, "{late:?}");
+}
+
+/// A halt among many polls takes longer than one among many halts, so that a calibrated one is better than what was recorded.
+#[test]
+fn a_seldom_halt_is_no_estimate_of_many() {
+    let mut recorded = ping_pong(5_000, 1_800, 2_000);
+    recorded.rows.iter_mut().enumerate().for_each(|(place, row)| row.halted = Some(place % 31 == 0));
+    let after_halt = |known: Option<u64>| {
+        let known = Calibrated { after_halt: known.map(Nanos), ipi: None };
+        let predictor = Predictor::new(&recorded, &haltpoll(200_000), known, None).unwrap().unwrap();
+        let found = predictor.estimates.after_halt;
+        ([found.ns, found.low_ns, found.high_ns], found.seen > 0, found.calibrated)
+    };
+    assert_eq!(after_halt(None), ([1_350, 900, 1_800], true, false));
+    assert_eq!(after_halt(Some(20_000)), ([20_000, 10_000, 40_000], false, true));
 }
 
 /// From halts the default is advised, at which each wakes the other within its poll, and from the default nothing.
@@ -609,7 +638,7 @@ fn a_load_that_waits_for_itself_is_advised_to_poll() {
         let mut recorded = ping_pong(5_000, latency_ns, 1_500);
         recorded.rows.iter_mut().for_each(|row| row.halted = Some(halted));
         let Rule::Layer(setting) = present else { unreachable!() };
-        let predictor = Predictor::new(&recorded, &present, None, None).unwrap().unwrap();
+        let predictor = Predictor::new(&recorded, &present, Calibrated::default(), None).unwrap().unwrap();
         let task = Task {
             predictor: &predictor,
             present: setting,

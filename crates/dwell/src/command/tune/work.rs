@@ -59,8 +59,7 @@ impl ByWork {
         let another = also.map(|path| other::read(path, model).map(|other| (path, other))).transpose()?;
         let other =
             another.as_ref().map(|(_, (segments, setting))| Other { segments, under: Rule::Layer(*setting) });
-        let predictor =
-            Predictor::new(&segments, &Rule::Layer(present), model.known_latency(), other.as_ref())?;
+        let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), other.as_ref())?;
         let Some(predictor) = predictor else {
             return Ok(None);
         };
