@@ -33,8 +33,8 @@ const LOAD_NS: u64 = 250_000_000;
 /// … and has changed if its episodes are so many times as many, or as few, under the same setting, or so many
 /// times as long, or as short, in the geometric mean.
 const CHANGED: f64 = 1.5;
-/// What is seen after a glance that differs is of the same load within this factor: that of a disk, which differs most from
-/// glance to glance, was within 1.17.
+/// What is seen after a glance that differs is of the same load within this factor. That of a disk, which differs most from
+/// glance to glance, was within 1.17 (`experiments/guest-loads/README.md`).
 const ALIKE: f64 = 1.25;
 /// Below so many episodes a second nothing is tried, and no change of load is seen: an idle CPU has that many.
 pub(crate) const BUSY_PER_S: f64 = 640.0;
