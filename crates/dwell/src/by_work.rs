@@ -68,7 +68,7 @@ impl Basis {
         ];
         let words = named.map(|(name, of)| {
             let source = match of.seen {
-                0 if of.calibrated => "by dwell-lab calibrate".to_owned(),
+                0 if of.calibrated => "given or calibrated".to_owned(),
                 0 => "assumed".to_owned(),
                 seen => format!("{} in the recording{plural}", count(seen.into())),
             };

@@ -20,9 +20,9 @@ pub struct Estimate {
     pub low_ns: u64,
     /// \[ns\].
     pub high_ns: u64,
-    /// How many wakeups of the recording it is from, with a 95 % interval; 0: it is assumed, or as calibrated.
+    /// How many wakeups of the recording it is from, with a 95 % interval; 0: it is assumed, or as in `calibrated`.
     pub seen: u64,
-    /// Whether `dwell-lab calibrate` has measured it on the machine of the recording.
+    /// Whether it was given, or `dwell-lab calibrate` has measured it on the machine of the recording.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub calibrated: bool,
 }
