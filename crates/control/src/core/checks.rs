@@ -20,8 +20,8 @@ const REFUTED_NS: u64 = 8_000_000_000;
 const FIRST_PAUSE_NS: u64 = 250_000_000;
 /// After a trial in vain the pause is so many times as long: three of them within 10 s, eight within 3 h.
 const PAUSES: u64 = 4;
-/// The pause after a check of a setting that is better than one that polls as long as that of trials \[ns\]: as after three
-/// trials in vain.
+/// The pause after a check in which a setting was better than one that polls for as long as a trial would \[ns\]: as after
+/// three trials in vain.
 const PAUSE_AFTER_CHECK_NS: u64 = PAUSES * PAUSES * PAUSES * FIRST_PAUSE_NS;
 /// The longest pause between two trials \[ns\].
 const LONGEST_PAUSE_NS: u64 = 3_600_000_000_000;
@@ -150,7 +150,7 @@ impl Checks {
                 self.verified_ns.insert(setting, now_ns);
                 self.rest.begin_anew();
                 if maximum(&reference) >= maximum(&self.longest) {
-                    // What a trial would show has been shown.
+                    // A trial would repeat this comparison.
                     self.pause_ns = self.pause_ns.max(PAUSE_AFTER_CHECK_NS);
                     self.trial_failed(now_ns);
                 }
@@ -239,7 +239,7 @@ impl Checks {
         self.free && now_ns >= self.free_at_ns
     }
 
-    /// When a trial may come \[ns\], if none has since the load changed; `exceeded`: as one that comes whatever the account says.
+    /// When a trial may come \[ns\], if none has since the load changed; where the account is `exceeded`, as a free one.
     pub(crate) fn next_trial_ns(&self, present: &Setting, exceeded: bool) -> Option<u64> {
         let would_poll_longer = length(present) < length(&self.longest);
         let free_at_ns = if exceeded { self.free_at_ns } else { 0 };
@@ -283,8 +283,8 @@ impl Checks {
         changes
     }
 
-    /// A glance has shown that the load may be another one: whether what was seen since is of another one than what is known of
-    /// it under this setting. Else pauses go on: what turns have shown of a load, they would show again.
+    /// A glance has shown that the load may be another one: whether what was seen since differs from what is known of the load
+    /// under this setting. Otherwise pauses continue: turns would repeat what they have shown.
     pub(crate) fn glanced(&mut self, now_ns: u64, present: &Setting, part: Part) -> bool {
         if self.load.is_alike(present, part) {
             return false;

@@ -93,9 +93,9 @@ impl Choice {
         self.vetoes.clear();
     }
 
-    /// The candidate that costs least over the sample, of those that no idler vetoes, if it is worth a change. `counted` is what
-    /// an episode cost in the last period, where that is known \[ns\]: a replay begins without a window, and one that has grown
-    /// before stays where nothing makes it shorter.
+    /// The candidate that costs least over the sample, of those that no idler vetoes, if it is worth a change. `counted` is the
+    /// cost of an episode in the last period, where that is known \[ns\]: a replay starts without a window, and a window that
+    /// has grown stays where nothing shrinks it.
     pub(crate) fn choose(
         &mut self,
         idlers: &Idlers,
@@ -121,14 +121,13 @@ impl Choice {
                 *sum = [0, 1].map(|half| sum[half] + weight * cost[half]);
             }
         }
-        let all_of = |half: usize| -> f64 {
+        let weighted = [0, 1].map(|half| -> f64 {
             let of = |group: &Group| group.halves[half].iter().map(Vec::len).sum::<usize>() as f64;
             groups.iter().map(|group| group.weight * of(group)).sum()
-        };
-        let present_place = place;
+        });
         // The originals are the first.
         let (originals, replayed) = (costs[0], costs[place]);
-        let present = [0, 1].map(|half| replayed[half].max(counted.unwrap_or(0.0) * all_of(half)));
+        let present = [0, 1].map(|half| replayed[half].max(counted.unwrap_or(0.0) * weighted[half]));
         let total = |[a, b]: [f64; 2]| a + b;
         // One in force that is no candidate is not taken again.
         let candidates = costs.iter().enumerate().take(self.candidates.len());
@@ -141,8 +140,8 @@ impl Choice {
         cheaper.sort_by(|a, b| total(a.1).total_cmp(&total(b.1)));
         let places: Vec<usize> = cheaper.iter().map(|(place, _)| *place).collect();
         let (chosen, cost) = cheaper[self.first_without_veto(idlers, &places)?];
-        // It will cost less.
-        if chosen == present_place {
+        // By replay the setting in force costs least, whatever it was counted to cost.
+        if chosen == place {
             return None;
         }
         let chosen = self.candidates[chosen];
@@ -151,8 +150,7 @@ impl Choice {
         }
         let halt_cost = halt_cost.get();
         let optimum: f64 = groups.iter().map(|group| group.weight * group.optimum_ns(halt_cost)).sum();
-        let weighted: f64 = groups.iter().map(|group| group.weight * group.episodes() as f64).sum();
-        let of_one = |cost: f64| cost / weighted.max(f64::MIN_POSITIVE);
+        let of_one = |cost: f64| cost / total(weighted).max(f64::MIN_POSITIVE);
         let cause = Cause::Gain {
             episodes,
             present_ns: of_one(total(present)),
@@ -286,7 +284,7 @@ mod tests {
     #[test]
     fn a_window_that_stays_is_not_replayed_and_is_counted() {
         let mut choice = choice();
-        // Its divisor is 1: no halt makes a window shorter, and none makes a first one.
+        // Its divisor is 1: no halt of this length shrinks a window or starts one.
         let stays = choice
             .candidates()
             .iter()

@@ -3,8 +3,8 @@
 //! A burst of a recorder costs as much as a second allows, so that of a busy load decisions are seconds apart. Counters of
 //! how often a CPU polled and halted, and for how long, cost microseconds. They do not tell which setting is better, but that
 //! what the present one costs has changed: then the next decision is due at once, and on the account of later ones. What is
-//! seen for it tells whether the load has changed, or only what is counted of it: haltpoll's windows grow, and a disk is
-//! slower for a while.
+//! seen for it shows whether the load has changed, or only its cost: haltpoll's windows grow, and a disk is slower for a
+//! while.
 
 use crate::core::checks::BUSY_PER_S;
 use dwell_policy::Nanos;
@@ -32,7 +32,7 @@ pub(crate) enum Glance {
     Usual,
     /// Something else, for once.
     Differs,
-    /// Something else again: it may be another load.
+    /// Something else for the second time: it may be another load.
     Another,
 }
 
@@ -68,7 +68,8 @@ impl Glances {
         &mut self,
         now_ns: u64,
         ns: u64,
-        (cpus, present): (usize, &Setting),
+        cpus: usize,
+        present: &Setting,
         counted: &Counts,
         halt_cost: Nanos,
     ) -> Glance {
@@ -116,7 +117,7 @@ mod tests {
         let now_ns = glances.next_ns();
         let counted =
             Counts { polled_ns: (polls / 10 * 10_000).into(), halts: halts / 10, ..Counts::default() };
-        glances.glance(now_ns, EVERY_NS, (2, present), &counted, Nanos(20_000))
+        glances.glance(now_ns, EVERY_NS, 2, present, &counted, Nanos(20_000))
     }
 
     fn glances(all: &[(u64, u64)]) -> Vec<Glance> {
@@ -163,10 +164,10 @@ mod tests {
         for (at_ns, halts, next_ns) in
             [(0, 500, 100), (100_000_000, 500, 200), (200_000_000, 5_000, 220), (220_000_000, 500, 320)]
         {
-            glances.glance(at_ns, EVERY_NS, (2, &setting(200_000)), &counted(halts), Nanos(20_000));
+            glances.glance(at_ns, EVERY_NS, 2, &setting(200_000), &counted(halts), Nanos(20_000));
             assert_eq!(glances.next_ns() / 1_000_000, next_ns);
         }
-        glances.glance(0, EVERY_NS, (64, &setting(200_000)), &counted(500), Nanos(20_000));
+        glances.glance(0, EVERY_NS, 64, &setting(200_000), &counted(500), Nanos(20_000));
         assert_eq!(glances.next_ns(), 16 * EVERY_NS);
     }
 }

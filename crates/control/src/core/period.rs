@@ -63,7 +63,7 @@ impl Period {
         Part { cost_ns: paid_ns, episodes, logs, switches, seen, ns }
     }
 
-    /// What an episode was counted to cost \[ns\], where enough were and all of them are those that are known.
+    /// The counted cost of an episode \[ns\]; `None` where too few were seen, or what was counted is of other episodes.
     pub(crate) fn of_one(&self) -> Option<f64> {
         let known = self.seen >= FEWEST as u64 && !self.how.elsewhere;
         known.then(|| self.paid_ns / self.episodes)

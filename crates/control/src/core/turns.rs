@@ -11,7 +11,7 @@
 //! cost of one is multiplied by the square of its time (the energy-delay-squared product of hardware
 //! design). A setting that does a tenth less has to save 19 % of the cost of a unit, one that costs half as
 //! much again has to do 23 % more. In an open loop nothing but the cost counts. Where less than nine tenths are done
-//! in the mean turn, and six pairs do not leave open that it is as much, nothing makes up for it.
+//! in the mean turn, nothing makes up for it, unless the interval after six pairs includes equality.
 //!
 //! Episodes mislead where their number says nothing about the work: a device that collects several requests for
 //! one interrupt while the idler sleeps has more episodes under polling, each of them cheaper, for the same
@@ -30,7 +30,7 @@
 //! the other is what was seen just before, if it is in force. That leaves two switches instead of seven. But where the
 //! first turn shows that episodes a second may decide against the costs, both have turns: a load that has just begun
 //! would look like a closed loop. So they have where polling costs more than the halts of a setting that was not in force just
-//! before, as polling may do more.
+//! before, as more may be done with it.
 //!
 //! * A *check* is of a setting that is chosen or in force: it is used if the interval excludes a loss, that
 //!   is more than [`TOLERANCE`] times the cost of the reference, and refuted if the interval excludes a gain, unless both
@@ -428,7 +428,7 @@ impl Turns {
 
     /// Whether too little is done in the mean turn, or it is a loss if the loop is closed.
     fn may_do_less(&self) -> bool {
-        // The last pair is followed by no other that could tell chance from less work.
+        // No more pairs follow that could show whether less work was chance.
         let may_be_chance = self.side == Side::Both && self.pairs_so_far() == PAIRS && !self.is_closed();
         !may_be_chance && self.more() * self.chance().exp() < LEAST_WORK
             || self.ratio_if(true).is_some_and(|ratio| ratio.value > 0.0)
@@ -538,18 +538,26 @@ mod tests {
         Part { cost_ns, episodes: episodes as f64, seen: episodes, ns, ..Part::default() }
     }
 
-    /// Turns of *never* and a setting that polls to their end, each with what it does in 10 ms and what an episode costs:
-    /// whether the setting is kept, and what was measured.
-    fn over(turns: &mut Turns, mut present: Setting, [never, polls]: [(u64, f64); 2]) -> (bool, Measured) {
+    /// Turns to their end, in which `does` is how many episodes a setting has in 10 ms and what one costs: whether the setting
+    /// is kept, and what was measured.
+    fn over(
+        turns: &mut Turns,
+        mut present: Setting,
+        mut does: impl FnMut(&Setting) -> (u64, f64),
+    ) -> (bool, Measured) {
         let mut wait = 0;
         loop {
-            let (episodes, of_one) = if maximum(&present) == 0 { never } else { polls };
+            let (episodes, of_one) = does(&present);
             match turns.next(part(episodes * (wait / SHORTEST_NS), of_one, wait), &present) {
                 Next::Wait(ns) => wait = ns,
                 Next::Switch(to) => (present, wait) = (to, SETTLE_NS),
                 Next::Over { keep, measured } => return (keep, measured),
             }
         }
+    }
+
+    fn never_or_polls(never: (u64, f64), polls: (u64, f64)) -> impl Fn(&Setting) -> (u64, f64) {
+        move |setting| if maximum(setting) == 0 { never } else { polls }
     }
 
     #[test]
@@ -602,7 +610,7 @@ mod tests {
     fn less_work_refutes_a_setting_that_is_cheaper() {
         let [never, polls] = two();
         let mut turns = Turns::check(never, polls, (polls, part(1_000, 30.0, SHORTEST_NS)), Nanos(20));
-        let (keep, measured) = over(&mut turns, never, [(500, 20.0), (1_000, 30.0)]);
+        let (keep, measured) = over(&mut turns, never, never_or_polls((500, 20.0), (1_000, 30.0)));
         assert!(!keep && measured.closed, "{measured:?}");
         assert!((turns.worth(&polls) - 4.0).abs() < 1e-9 && turns.worth(&never) == 1.0);
         assert!((measured.ratio.unwrap().value - 4.0 * 2.0 / 3.0).abs() < 1e-9, "{measured:?}");
@@ -616,15 +624,16 @@ mod tests {
         let check = |under_never: u64| {
             let before = (polls, part(1_000, 40.0, SHORTEST_NS));
             let mut turns = Turns::check(polls, never, before, Nanos(20));
-            let (keep, measured) = over(&mut turns, polls, [(under_never, 20.0), (1_000, 40.0)]);
+            let (keep, measured) =
+                over(&mut turns, polls, never_or_polls((under_never, 20.0), (1_000, 40.0)));
             (keep, measured.closed, measured.reference_per_s)
         };
         assert_eq!(check(500), (true, true, Some(50_000.0)));
         assert_eq!(check(1_000), (false, false, Some(100_000.0)));
     }
 
-    /// Both have turns, and what comes in each varies by half, whatever the setting is. The cheaper one is kept, also where
-    /// less was to be done in its turns by chance.
+    /// Both have turns, and the number of episodes varies by half from turn to turn, whatever the setting is. The cheaper one is
+    /// kept, even where by chance it had fewer of them.
     #[test]
     fn chance_does_not_refute_a_setting_that_costs_a_quarter() {
         let [_, polls] = two();
@@ -634,16 +643,9 @@ mod tests {
         for _ in 0..2_000 {
             let before = (longer, part(50, 20.0, SHORTEST_NS));
             let mut turns = Turns::check(longer, polls, before, Nanos(20));
-            let (mut present, mut wait) = (longer, 0);
-            let keep = loop {
-                let of_one = if present == longer { 20.0 } else { 80.0 };
-                let episodes = wait / SHORTEST_NS * (25 + random.below(51));
-                match turns.next(part(episodes, of_one, wait), &present) {
-                    Next::Wait(ns) => wait = ns,
-                    Next::Switch(to) => (present, wait) = (to, SETTLE_NS),
-                    Next::Over { keep, .. } => break keep,
-                }
-            };
+            let does =
+                |present: &Setting| (25 + random.below(51), if *present == longer { 20.0 } else { 80.0 });
+            let (keep, _) = over(&mut turns, longer, does);
             refuted += u32::from(!keep);
         }
         assert!(refuted <= 20, "{refuted}");
