@@ -112,7 +112,7 @@ pub(crate) struct Model {
     pub(crate) wakeup_latency_origin: Origin,
     /// The latency that was given, and the one that was measured on the machine of the recording.
     given_and_measured: (Option<Nanos>, Option<Nanos>),
-    /// What a halt takes of its waker there.
+    /// The waker's part of a halt cost that was measured there.
     waker: Option<Nanos>,
     /// Whether the version was given as an option.
     version_asked: bool,
@@ -187,7 +187,7 @@ impl Model {
         RecordingSource::new(reader, self.whose == Whose::One(Layer::Iothread)).with_latency(given, measured)
     }
 
-    /// What was given of halts, or else measured on the machine of the recording.
+    /// What is known of halts: given, or else measured on the machine of the recording.
     pub(crate) fn calibrated(&self) -> Calibrated {
         let (given, measured) = self.given_and_measured;
         Calibrated { after_halt: given.or(measured), ipi: self.waker }

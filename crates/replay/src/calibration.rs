@@ -52,8 +52,8 @@ pub struct HaltCost {
     /// Of vCPUs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_excess_ns: Option<Interval>,
-    /// Of [`HaltCost::cpu_ns`], how much longer a thread runs because what it wakes has halted: it sends an interrupt, in a
-    /// guest by an exit. Of own CPUs only \[ns\].
+    /// The part of [`HaltCost::cpu_ns`] by which the waker runs longer than in a system call that wakes no thread: it sends an
+    /// interrupt, in a guest by an exit \[ns\]. Of own CPUs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waker_ns: Option<Interval>,
 }
@@ -77,7 +77,7 @@ impl HaltCosts {
         self.median(|cost| cost.latency_ns.value)
     }
 
-    /// What of that the waker pays: the median over the lengths of gap; `None` where it was not measured.
+    /// The waker's part of that: the median over the lengths of gap; `None` where it was not measured.
     pub fn halt_waker(&self) -> Option<Nanos> {
         let wakers = self.costs.iter().filter_map(|cost| Some(cost.waker_ns?.value));
         dwell_stats::median(wakers.collect()).map(nanos)

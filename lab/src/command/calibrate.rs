@@ -6,7 +6,7 @@ use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
 use dwell_cli::progress;
 use dwell_lab::experiment::calibrate::{
-    GAPS_US, OWN_ROUNDS, cost, longest_poll, measure, measure_own, own_costs, ring,
+    GAPS_US, OWN_ROUNDS, cost, eventfd_write, longest_poll, measure, measure_own, own_costs,
 };
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::host::Cores;
@@ -114,8 +114,8 @@ fn own(campaign: &CampaignArgs, machine: &dyn Machine, notes: &mut Vec<String>) 
                 .to_owned(),
         );
     }
-    let alone = ring().context("cannot measure what it takes to wake nobody")?;
-    let costs = own_costs(&measured, longest_poll, alone);
+    let write = eventfd_write().context("cannot measure a write to an eventfd")?;
+    let costs = own_costs(&measured, longest_poll, write);
     ensure!(
         !costs.is_empty(),
         "cannot measure halts of this system's own CPUs: they poll for up to {} before they halt",
@@ -206,7 +206,7 @@ fn people(calibration: &Calibration) -> String {
             columns.push(Column::number("excess of recorded idle time", "idle_excess_ns"));
         }
         if costs.iter().any(|cost| cost.waker_ns.is_some()) {
-            columns.push(Column::number("CPU of the waker, of that", "waker_ns"));
+            columns.push(Column::number("of which the waker", "waker_ns"));
         }
         let mut table = Table::new(columns);
         let spread = |Interval { value, low, high }: Interval| {

@@ -107,9 +107,8 @@ pub fn measure_own(
     Ok((std::array::from_fn(|round| rounds[round]), disturbed))
 }
 
-/// What own halts cost after the lengths that this system does not poll through; `ring` is what a waker's system call takes
-/// that wakes nobody.
-pub fn own_costs(rounds: &[Halt; OWN_ROUNDS], longest_poll: Nanos, ring: Nanos) -> Vec<HaltCost> {
+/// What own halts cost after the lengths that this system does not poll through; `write` is what [`eventfd_write`] measured.
+pub fn own_costs(rounds: &[Halt; OWN_ROUNDS], longest_poll: Nanos, write: Nanos) -> Vec<HaltCost> {
     // A poll may still meet a length near its own limit.
     let halted = |length: &(usize, Nanos)| length.1.get() > longest_poll.get().saturating_mul(2);
     let cost = |(place, length): (usize, Nanos)| {
@@ -124,24 +123,24 @@ pub fn own_costs(rounds: &[Halt; OWN_ROUNDS], longest_poll: Nanos, ring: Nanos) 
             cpu_ns: interval(|sleep| sleep.cost(Price::FREE)),
             latency_ns: interval(|sleep| sleep.latency),
             idle_excess_ns: None,
-            waker_ns: Some(interval(|sleep| sleep.waker).map(|ns| (ns - ring.get() as f64).max(0.0))),
+            waker_ns: Some(interval(|sleep| sleep.waker).map(|ns| (ns - write.get() as f64).max(0.0))),
         }
     };
     Halt::LENGTHS.into_iter().enumerate().filter(halted).map(cost).collect()
 }
 
-/// What the system call of a waker takes that wakes nobody: the median of a thousand.
+/// How long a write to an eventfd takes on which no thread waits: the median of a thousand.
 ///
 /// # Errors
 /// An error of the system.
-pub fn ring() -> io::Result<Nanos> {
-    let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+pub fn eventfd_write() -> io::Result<Nanos> {
+    let file = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
     let mut took = vec![];
     for _ in 0..1_000 {
         let begin = Monotonic.now();
-        rustix::io::write(&bell, &1u64.to_ne_bytes())?;
+        rustix::io::write(&file, &1u64.to_ne_bytes())?;
         took.push(Monotonic.now().saturating_sub(begin).get());
-        rustix::io::read(&bell, &mut [0; 8])?;
+        rustix::io::read(&file, &mut [0; 8])?;
     }
     took.sort_unstable();
     Ok(Nanos(took[took.len() / 2]))
@@ -176,10 +175,10 @@ mod tests {
             }
             measured => measured.unwrap().0,
         };
-        let alone = ring().unwrap();
-        assert!(alone > Nanos::ZERO);
+        let write = eventfd_write().unwrap();
+        assert!(write > Nanos::ZERO);
         let lengths = |longest_poll| -> Vec<u64> {
-            let costs = own_costs(&rounds, Nanos(longest_poll), alone);
+            let costs = own_costs(&rounds, Nanos(longest_poll), write);
             assert!(costs.iter().all(|cost| cost.cpu_ns.low > 100.0 && cost.latency_ns.low > 100.0));
             let waker = |cost: &HaltCost| cost.waker_ns.map_or(f64::NAN, |waker| waker.value);
             assert!(costs.iter().all(|cost| waker(cost) >= 0.0 && waker(cost) < cost.cpu_ns.value));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// On the kernel's command line: the driver wants a hint of the hypervisor else.
 const FORCED: &str = "cpuidle_haltpoll.force=1";
 
-/// Wakeups on both CPUs until the machine is switched off, and some of them before the script goes on.
+/// Wakeups on both CPUs until `$load` is killed or the machine is switched off, and some of them before the script goes on.
 const LOAD: &str = "
     inside nap 0 150 1000000 exponential >/dev/null & load=$!
     inside nap 1 400 1000000 bimodal >/dev/null & load=\"$load $!\"

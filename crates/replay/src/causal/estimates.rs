@@ -20,9 +20,9 @@ pub struct Estimate {
     pub low_ns: u64,
     /// \[ns\].
     pub high_ns: u64,
-    /// How many wakeups of the recording it is from, with a 95 % interval; 0: it is assumed, or as in `calibrated`.
+    /// How many wakeups of the recording it is from, with a 95 % interval; 0: it is assumed or calibrated.
     pub seen: u64,
-    /// Whether it was given, or `dwell-lab calibrate` has measured it on the machine of the recording.
+    /// Whether it was given, or measured by `dwell-lab calibrate` on the machine of the recording.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub calibrated: bool,
 }
@@ -32,7 +32,7 @@ pub struct Estimate {
 pub struct Calibrated {
     /// The latency of a halt, given or measured.
     pub after_halt: Option<Nanos>,
-    /// What ending a halt takes of the waker, as measured.
+    /// How much longer the waker runs where it ends a halt, as measured.
     pub ipi: Option<Nanos>,
 }
 
@@ -41,7 +41,7 @@ impl Estimate {
         Estimate { ns, low_ns, high_ns, seen: 0, calibrated: false }
     }
 
-    /// As measured between two threads; of another load it may be half or twice as much.
+    /// As measured between two threads: that of a load may be half or twice as much.
     const fn calibrated(Nanos(ns): Nanos) -> Estimate {
         Estimate { calibrated: true, ..Estimate::assumed(ns, ns / 2, ns.saturating_mul(2)) }
     }
@@ -164,10 +164,10 @@ impl Estimates {
             Estimate { high_ns: half_ns.max(ASSUMED.longer_segment.high_ns), ..ASSUMED.longer_segment };
         let estimates = Estimates {
             after_poll,
-            after_halt: match known.after_halt {
-                Some(_) if is_seldom => assumed,
-                None if is_seldom => after_halt.among_many(),
-                _ => after_halt,
+            after_halt: match (is_seldom, known.after_halt) {
+                (true, Some(_)) => assumed,
+                (true, None) => after_halt.among_many(),
+                (false, _) => after_halt,
             },
             external_poll,
             external_halt,

@@ -529,8 +529,8 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // Each unit of work has a halt and nothing else.
     assert!((work.cost_ns.middle / 20_000.0 - 1.0).abs() < 0.01, "{work:?}");
     assert_eq!(predictor.leading(), [0, 1]);
-    // What this machine's halts take, as calibrated, in place of what is assumed: the CPU time is nearer to the truth. The speed
-    // is the same, as a waker of a ping-pong has nothing else to do.
+    // With calibrated constants in place of assumed ones the CPU time is nearer to the truth. The speed is the same, as the
+    // waker of a ping-pong has nothing else to do.
     let known =
         Calibrated { after_halt: Some(Nanos(constants.after_halt_ns)), ipi: Some(Nanos(constants.ipi_ns)) };
     let calibrated =
