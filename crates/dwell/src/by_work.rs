@@ -75,7 +75,16 @@ impl Basis {
             let [ns, low, high] = [of.ns, of.low_ns, of.high_ns].map(|ns| duration(ns as f64));
             format!("{name} {ns} ({low} to {high}, {source})")
         });
-        format!("Constants: {}. The scheduler's choice of CPUs is taken to stay.", words.join("; "))
+        // What a poll and a halt take is seen under a setting under which both occur.
+        let narrower = if plural.is_empty()
+            && [after_poll, after_halt, ipi, longer_segment].iter().any(|of| of.seen == 0)
+        {
+            " Ranges get narrower with a recording under another setting: dwell verify --set NAME=VALUE --record BEFORE AFTER, \
+             then dwell tune BEFORE --also AFTER."
+        } else {
+            ""
+        };
+        format!("Constants: {}. The scheduler's choice of CPUs is taken to stay.{narrower}", words.join("; "))
     }
 }
 

@@ -19,7 +19,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
 const FIRST: [(&str, &[&str]); 14] = [
     ("tune", &["layer", "halt_cost", "max_cpu", "plan", "format"]),
     ("report", &["before", "after", "halt_cost", "format", "output"]),
-    ("verify", &["revert_if_worse", "budget", "work", "work_metric", "exit_code"]),
+    ("verify", &["revert_if_worse", "set", "record", "budget", "work"]),
     ("control", &["mode", "halt_cost", "replay"]),
     ("explain", &["layer", "kernel", "qemu", "format"]),
     ("replay", &["set", "policy", "layer", "halt_cost", "format"]),

@@ -1,28 +1,33 @@
 //! `dwell verify`
 
 mod conclude;
+mod record;
 mod show;
 mod sides;
+mod unapplied;
 mod work;
 
+use super::apply::{self, How};
 use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use crate::state::{StateArgs, wait};
 use crate::{privileges, progress, quantity, stop};
 use anyhow::{Context, bail, ensure};
 use conclude::conclude;
-use dwell_knobs::change::{self, Side, Standing};
+use dwell_knobs::change::{self, Permission, Side, Standing};
 use dwell_knobs::journal::{self, Change, Id, Journal, State};
 use dwell_knobs::verification::Figure;
 use dwell_machine::Writable;
 use dwell_policy::Nanos;
 use dwell_stats::{Arms, Campaign, CampaignOptions, Results, Ungated, Unit};
+use record::RecordArgs;
 use sides::Sides;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use unapplied::SetArgs;
 use work::WorkArgs;
 
-/// Measure whether an applied change does what its plan predicts
+/// Measure what a change, or a setting, does to the load
 ///
 /// Switches between the values from before and after the change every fraction of a second, under the present load,
 /// in the order before, after, before, and then in reverse. The values from before are measured twice; the difference
@@ -34,9 +39,11 @@ use work::WorkArgs;
 /// wakeups of a guest, the wakeups of a host, the requests to QEMU's block devices. A gain is confirmed only if it is
 /// as predicted.
 ///
-/// At the end, and after Ctrl-C, the values from after the change are in force. If dwell is killed meanwhile, `dwell
-/// revert` reverts the change. The result is kept in the journal.
+/// At the end, and after Ctrl-C, the values from after the change are in force, with --set those from before. If dwell
+/// is killed meanwhile, `dwell revert` restores those from before. The result is kept in the journal.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:\n  dwell verify --revert-if-worse\n  \
+                        dwell verify --set guest_halt_poll_ns=0 --record before.parquet after.parquet")]
 pub(crate) struct Args {
     /// Number of the change, as `dwell status --history` prints it
     ///
@@ -48,7 +55,9 @@ pub(crate) struct Args {
     /// Exit with 1 unless a gain was measured
     #[arg(long)]
     exit_code: bool,
-    /// Longest time to measure; a round takes 6 times --turn and --settle together
+    /// Longest time to measure
+    ///
+    /// A round takes 6 times --turn and --settle together.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     budget: Nanos,
     /// How long to measure before each switch
@@ -58,6 +67,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = quantity::duration)]
     settle: Nanos,
     #[command(flatten)]
+    set: SetArgs,
+    #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
     work: WorkArgs,
     #[command(flatten)]
     state: StateArgs,
@@ -66,31 +79,51 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
+    args.record.check()?;
     let machine = args.state.machine()?;
-    let _alone = journal::lock_for_verifying(&machine, &args.state.state_dir)?;
+    let stop = stop::patiently()?;
+    let Some(plan) = args.set.plan(&machine)? else { return verify(&args, &machine, args.id, &stop) };
+    // What has no effect was refused with the reason.
+    let permission = Permission { force: false, no_effect: true };
+    let how = How { persist: false, permission, dry_run: false };
+    let (_, id) = apply::carry_out(&machine, &plan, &args.state, how)?;
+    let id = id.context("the values are in force already")?;
+    let verified = verify(&args, &machine, Some(id), &stop);
+    // Where it failed; else this finds nothing to do.
+    let reverted = Journal::open_to_revert(&machine, &args.state.state_dir)
+        .map_err(anyhow::Error::from)
+        .and_then(|mut journal| Ok(change::revert(&mut journal, id, false, &mut wait)?));
+    match reverted {
+        Ok(reverted) if reverted.complete => verified,
+        _ => bail!("cannot restore all values from before; `dwell status` shows what is in force"),
+    }
+}
+
+/// Measures a change, by its number or the latest.
+fn verify(args: &Args, machine: &dyn Writable, id: Option<Id>, stop: &AtomicBool) -> Outcome {
+    let _alone = journal::lock_for_verifying(machine, &args.state.state_dir)?;
     let change = {
-        let journal = Journal::open(&machine, &args.state.state_dir)?;
-        let change = which(&journal, args.id)?;
-        is_ours(&machine, &change)?;
+        let journal = Journal::open(machine, &args.state.state_dir)?;
+        let change = which(&journal, id)?;
+        is_ours(machine, &change)?;
         change
     };
-    let verified = Verified { machine: &machine, state_directory: &args.state.state_dir, id: change.id };
+    let verified = Verified { machine, state_directory: &args.state.state_dir, id: change.id };
     privileges::record();
-    let sides = Sides::open(&machine, &change, &args.work)?;
-    let stop = stop::patiently()?;
+    let sides = Sides::open(machine, &change, &args.work)?;
 
     verified.with(|journal, change| Ok(journal.save(&Change { verifying: true, ..change })?))?;
-    let measured = measure(&args, &verified, sides, &stop);
+    let measured = measure(args, &verified, sides, stop);
     verified
         .with(|journal, change| {
-            change::switch(&machine, &change, Side::After)?;
+            change::switch(machine, &change, Side::After)?;
             Ok(journal.save(&Change { verifying: false, ..change })?)
         })
         .context("cannot set the values from after the change again")?;
     let (results, sides) =
         measured.context("cannot verify the change; the values from after are in force again")?;
-    let mut verification = conclude(&args, &machine, &change, &results, &sides);
-    let reverts = args.revert_if_worse && !verification.verdict.is_gain();
+    let mut verification = conclude(args, machine, &change, &results, &sides);
+    let reverts = args.set.is_given() || args.revert_if_worse && !verification.verdict.is_gain();
     verified.with(|journal, change| {
         if reverts {
             verification.reverted = change::revert(journal, change.id, false, &mut wait)?.complete;
@@ -180,6 +213,12 @@ fn measure(
     let arms = Arms::new(BEFORE, Side::Before).arm(AFTER, Side::After);
     let campaign = Campaign::new("verify", arms, figures, options)?;
     let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
+    let switch = |side: Side| -> anyhow::Result<()> {
+        verified.with(|_, change| Ok(change::switch(verified.machine, &change, side)?))?;
+        std::thread::sleep(settle);
+        Ok(())
+    };
+    sides.record(&args.record, Duration::from_nanos(args.budget.get()), stop, &switch)?;
     let mut live = progress::Live::new();
     // The change is measured under the load that is there: no block is repeated for it.
     let start = Instant::now();
@@ -193,8 +232,7 @@ fn measure(
         },
         |turn| {
             let mut block = || {
-                verified.with(|_, change| Ok(change::switch(verified.machine, &change, *turn.setting)?))?;
-                std::thread::sleep(settle);
+                switch(*turn.setting)?;
                 sides.block(verified.machine, *turn.setting, length, stop)
             };
             block().map_err(TurnError)

@@ -1,43 +1,109 @@
 //! `dwell verify`, interrupted, and without the counter that it is given.
 
-use crate::{Scene, start};
+use crate::{Scene, start, stderr};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Verifying switches back and forth. Killed in between, whatever is there is taken back.
-#[test]
-fn a_verification_that_was_interrupted_is_told_and_taken_back() {
-    let scene = Scene::guest();
-    let before = scene.machine.snapshot();
-    scene.stdout(&["apply", "PLAN"]);
+/// Starts `dwell verify` with these words and kills it when it has begun to switch; whether it was.
+fn killed(scene: &Scene, words: &[&str]) -> bool {
+    let words = [&["verify", "--turn", "20ms", "--settle", "1ms"], words].concat();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
-    let mut child = start(
-        command
-            .args(scene.words(&["verify", "--turn", "20ms", "--settle", "1ms"]))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null()),
-    );
-    let journal = || scene.machine.text("/var/lib/dwell/changes/000001.journal").unwrap();
+    let mut child = start(command.args(scene.words(&words)).stdout(Stdio::null()).stderr(Stdio::null()));
+    let begun = || {
+        let journal = scene.machine.text("/var/lib/dwell/changes/000001.journal");
+        journal.is_some_and(|journal| journal.contains("\"verifying\": true"))
+    };
     let mut ended = false;
-    while !ended && !journal().contains("\"verifying\": true") {
+    while !ended && !begun() {
         ended = child.try_wait().unwrap().is_some();
         std::thread::sleep(Duration::from_millis(1));
     }
-    if ended {
-        child.wait().unwrap();
-        dwell_testing::skip!(
-            "tracing",
-            "a_verification_that_was_interrupted_is_told_and_taken_back",
-            "this machine cannot be recorded"
-        );
-        return;
+    if !ended {
+        // Within the first rounds, at whatever side.
+        std::thread::sleep(Duration::from_millis(150));
+        child.kill().unwrap();
     }
-    // Within the first rounds, at whatever side.
-    std::thread::sleep(Duration::from_millis(150));
-    child.kill().unwrap();
     child.wait().unwrap();
-    assert!(scene.stdout(&["status"]).contains("`dwell verify 1` was interrupted"));
-    scene.stdout(&["revert"]);
+    !ended
+}
+
+fn skip(test: &str) {
+    dwell_testing::skip!("tracing", test, "this machine cannot be recorded");
+}
+
+/// Verifying switches back and forth. Killed in between, whatever is there is taken back: an applied change, and a
+/// setting that was in force for the measurement only.
+#[test]
+fn a_verification_that_was_interrupted_is_told_and_taken_back() {
+    for set in [&[][..], &["--set", "guest_halt_poll_ns=0,guest_halt_poll_grow=4"]] {
+        let scene = Scene::guest();
+        let before = scene.machine.snapshot();
+        if set.is_empty() {
+            scene.stdout(&["apply", "PLAN"]);
+        }
+        if !killed(&scene, set) {
+            return skip("a_verification_that_was_interrupted_is_told_and_taken_back");
+        }
+        assert!(scene.stdout(&["status"]).contains("`dwell verify 1` was interrupted"));
+        scene.stdout(&["revert"]);
+        assert_eq!(scene.machine.snapshot(), before);
+    }
+}
+
+/// The files below the directory have no effect on the kernel that is measured: both sides are alike.
+#[test]
+fn a_setting_is_measured_and_recorded_and_is_gone_afterwards() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["a.parquet", "b.parquet"].map(|name| folder.path().join(name));
+    let names = files.each_ref().map(|file| file.to_str().unwrap());
+    let words = ["verify", "--set", "guest_halt_poll_ns=0", "--budget", "4s", "--turn", "20ms"];
+    let words = [&words[..], &["--record", names[0], names[1]]].concat();
+    let output = scene.run(&words);
+    let told = stderr(&output);
+    if told.contains("nothing was changed: ") {
+        return skip("a_setting_is_measured_and_recorded_and_is_gone_afterwards");
+    }
+    assert!(output.status.success(), "{told}");
+    let shown = String::from_utf8(output.stdout).unwrap();
+    for part in ["guest_halt_poll_ns=0", "context switches/s", "the values from before are in force again"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    assert!(!shown.contains("predicted"), "{shown}");
+    assert_eq!(scene.machine.snapshot(), before);
+    let history = scene.stdout(&["status", "--history"]);
+    assert!(history.contains("reverted") && history.contains("guest_halt_poll_ns=0"), "{history}");
+    for file in &files {
+        let segments = dwell_recording::Reader::open(file).unwrap().segments().unwrap();
+        assert!(segments.is_some_and(|segments| !segments.rows.is_empty()), "{}", file.display());
+    }
+    // What is there is not replaced.
+    assert!(scene.refused(&words).contains("a.parquet: the file exists; --force replaces it"));
+    assert_eq!(scene.machine.snapshot(), before);
+}
+
+#[test]
+fn a_setting_that_cannot_be_measured_is_refused_with_the_reason() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    for (set, why) in [
+        ("guest_halt_poll_ns", "write NAME=VALUE"),
+        ("guest_halt_poll_ns=200000", "these values are in force already"),
+        ("guest_halt_poll_ns=0,guest_halt_poll_ns=1", "name each parameter once"),
+        ("guest_halt_poll=0", "no such parameter here; known are guest_halt_poll_ns"),
+        ("guest_halt_poll_ns=5s", "0 to 4294967295 ns"),
+    ] {
+        let told = scene.refused(&["verify", "--set", set]);
+        assert!(told.contains(why), "{set}: {told}");
+    }
+    scene.machine.write("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
+    let told = scene.refused(&["verify", "--set", "guest_halt_poll_ns=0"]);
+    assert!(
+        told.contains("cannot measure guest_halt_poll_ns: ") && told.contains("no cpuidle driver"),
+        "{told}"
+    );
+    scene.machine.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
     assert_eq!(scene.machine.snapshot(), before);
 }
 
@@ -60,12 +126,7 @@ fn a_counter_that_cannot_be_read_is_told_before_a_value_is_switched() {
             .iter()
             .any(|why| told.contains(&format!("no value was switched: {why}")));
         if cannot_record {
-            dwell_testing::skip!(
-                "tracing",
-                "a_counter_that_cannot_be_read_is_told_before_a_value_is_switched",
-                "this machine cannot be recorded"
-            );
-            return;
+            return skip("a_counter_that_cannot_be_read_is_told_before_a_value_is_switched");
         }
         assert!(told.contains(why), "{told}");
         assert_eq!(scene.machine.snapshot(), applied);

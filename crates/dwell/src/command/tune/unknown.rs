@@ -81,6 +81,7 @@ pub(super) fn closed_loop(reader: &Reader, advice: &Advice) -> anyhow::Result<Op
         )
     };
     Ok(Some(format!(
-        "{whose}. As a rule of thumb, {direction}. Measure work before and after: dwell verify --work CMD"
+        "{whose}. As a rule of thumb, {direction}. Measure the work under both: dwell verify --set \
+         NAME=VALUE --work CMD"
     )))
 }

@@ -57,6 +57,7 @@ pub(super) fn conclude(
     let span_s = plan.recording.span_ns as f64 / 1e9;
     let planned_wakeups_per_s = (span_s > 0.0).then(|| plan.recording.episodes as f64 / span_s);
     let mut notes = sides.notes();
+    notes.extend(args.record.note());
     notes.extend(other_load(wakeups_per_s, planned_wakeups_per_s));
     // The load is what is verified under: no block is repeated for it, and it is nobody else's.
     let says_something = |warning: &&Warning| {

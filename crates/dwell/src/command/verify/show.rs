@@ -39,32 +39,32 @@ fn gain_of_a_unit(change: &Change) -> Option<Interval> {
     change.plan.effect.speed.and(change.plan.effect.gain).map(|gain| gain.share)
 }
 
-/// What a plan from causes predicts of the work, beside what was measured.
+/// The work that was measured, beside what a plan from causes predicts of it.
 fn by_work(change: &Change, verification: &Verification) -> Option<String> {
-    let speed = change.plan.effect.speed?;
     let range = |of: Interval, words: fn(f64) -> String| match of.limits() {
         Some([low, high]) => format!("{} ({} to {})", words(of.value), words(low), words(high)),
         None => words(of.value),
     };
-    let measured = |of: fn(&Work) -> Option<Interval>, words: fn(f64) -> String| {
-        let each = verification
-            .work
-            .iter()
-            .filter_map(|work| of(work).map(|is| format!("{} by {}", range(is, words), work.unit.many())));
-        each.collect::<Vec<_>>().join(", ")
-    };
-    let gain = gain_of_a_unit(change).map_or_else(String::new, |gain| {
+    let beside =
+        |predicted: Option<Interval>, of: fn(&Work) -> Option<Interval>, words: fn(f64) -> String| {
+            let each = verification.work.iter().filter_map(|work| {
+                of(work).map(|is| format!("{} by {}", range(is, words), work.unit.many()))
+            });
+            let measured = each.collect::<Vec<_>>().join(", ");
+            match predicted {
+                Some(predicted) => format!("{} predicted, {measured} measured", range(predicted, words)),
+                None => measured,
+            }
+        };
+    let effect = &change.plan.effect;
+    let is_known = verification.work.iter().any(|work| work.ratio.is_some());
+    (is_known || effect.speed.is_some()).then(|| {
         format!(
-            "; less for a unit of work: {} predicted, {} measured",
-            range(gain, percent),
-            measured(Work::gain, percent)
+            "Work a second, after / before: {}; less for a unit of work: {}.",
+            beside(effect.speed, |work| work.ratio, dwell_report::ratio),
+            beside(gain_of_a_unit(change), Work::gain, percent)
         )
-    });
-    Some(format!(
-        "Work a second, after / before: {} predicted, {} measured{gain}.",
-        range(speed, dwell_report::ratio),
-        measured(|work| work.ratio, dwell_report::ratio)
-    ))
+    })
 }
 
 fn beside_prediction(change: &Change, verification: &Verification) -> measured::Measured {
@@ -106,7 +106,7 @@ fn text(change: &Change, verification: &Verification) -> anyhow::Result<()> {
         output::text(&output::wrapped(&format!("note: {note}")))?;
     }
     output::text(match verification.reverted {
-        true => "the change was reverted automatically\n",
+        true => "the values from before are in force again\n",
         false => "the values from after are in force\n",
     })
 }
@@ -139,14 +139,20 @@ fn share_of_cpu(ns_per_s: f64) -> String {
     percent(ns_per_s / 1e9)
 }
 
+/// A setting that a user asks for has no prediction, and zeros in place of one.
+fn is_predicted(verification: &Verification) -> bool {
+    verification.figures.iter().any(|of| of.predicted_before != 0.0 || of.predicted_after != 0.0)
+}
+
 /// What is predicted, and the work.
 fn rows(verification: &Verification) -> Vec<Row> {
+    let is_predicted = is_predicted(verification);
     let predicted = verification.figures.iter().map(|of| Row {
         name: match of.figure {
             Figure::Halts => "halts/s".to_owned(),
             Figure::Cost | Figure::PollingCpu => of.figure.words().to_owned(),
         },
-        predicted: [Some(of.predicted_before), Some(of.predicted_after)],
+        predicted: [of.predicted_before, of.predicted_after].map(|of| is_predicted.then_some(of)),
         measured: [of.before, of.after],
         difference: of.difference,
         control: of.control_difference,
@@ -182,14 +188,18 @@ fn for_people(verification: &Verification) -> Table {
         let limits = interval.and_then(|interval| interval.limits());
         limits.map(|[low, high]| format!("{} to {}", (row.shown)(low), (row.shown)(high)))
     };
-    Table::of(&rows(verification))
-        .column(Column::text("figure", "figure"), |row| row.name.as_str())
-        .column(Column::number("predicted before", "predicted_before").rank(3), |row| {
-            shown(row, row.predicted[0])
-        })
-        .column(Column::number("predicted after", "predicted_after").rank(1), |row| {
-            shown(row, row.predicted[1])
-        })
+    let rows = rows(verification);
+    let mut table = Table::of(&rows).column(Column::text("figure", "figure"), |row| row.name.as_str());
+    if is_predicted(verification) {
+        table = table
+            .column(Column::number("predicted before", "predicted_before").rank(3), |row| {
+                shown(row, row.predicted[0])
+            })
+            .column(Column::number("predicted after", "predicted_after").rank(1), |row| {
+                shown(row, row.predicted[1])
+            });
+    }
+    table
         .column(Column::number("measured before", "before"), |row| measured(row, 0))
         .column(Column::number("measured after", "after"), |row| measured(row, 1))
         .column(Column::number("difference", "difference"), |row| {

@@ -1,10 +1,11 @@
 //! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread, and the work done meanwhile.
 
+use super::record::{RecordArgs, target};
 use super::work::{Counters, Reading as Counted, WorkArgs};
 use crate::command::iothread::kernel_thread;
 use crate::command::iothread::turn::{Reading, Turn};
 use anyhow::Context;
-use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
+use dwell_capture::{Observer, Recorder, Target, Until};
 use dwell_knobs::change::Side;
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
@@ -52,13 +53,7 @@ impl Sides {
                 let (pid, tid) = kernel_thread(&monitor, &thread, None)?;
                 Source::Thread { thread: Thread::of(pid, tid), socket: target.socket.clone() }
             }
-            (Owner::Layer(Layer::Guest | Layer::Driver), _) => {
-                Source::Recorder(with_source(Target::Guest { source: GuestSource::Auto, causes: false })?)
-            }
-            _ => {
-                let target = Target::Host { pid: None, exits: false, contention: false };
-                Source::Recorder(with_source(target)?)
-            }
+            (owner, _) => Source::Recorder(with_source(target(owner))?),
         };
         // A vCPU that halts is a switch of its host.
         let counters = Counters::new(work, matches!(owner, Owner::Layer(Layer::Guest | Layer::Driver)))?;
@@ -90,6 +85,21 @@ impl Sides {
         match self.measured {
             Source::Thread { .. } => figure == Figure::Halts || figure == self.promised,
             Source::Recorder(_) => true,
+        }
+    }
+
+    /// Records each side, as far as that was asked for.
+    pub(super) fn record(
+        &self,
+        args: &RecordArgs,
+        budget: Duration,
+        stop: &AtomicBool,
+        switch: &dyn Fn(Side) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let sides = [Side::Before, Side::After];
+        match &self.measured {
+            Source::Recorder(target) => args.record(target, budget, stop, |side| switch(sides[side])),
+            Source::Thread { .. } => args.refuse("an I/O thread is recorded by `dwell record thread`"),
         }
     }
 
