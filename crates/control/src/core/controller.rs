@@ -280,8 +280,15 @@ impl Controller {
     /// Begins turns, if any are due and their writes within the most of a minute: whether what was chosen is
     /// put into force before them. A setting that is chosen is compared with the cheaper one, by replay, of
     /// that in force and the originals, but with that in force in a closed loop and where it alone polls; one that is in
-    /// force with the originals, and these with it if it was found to do more than they do.
-    fn begin_turns(&mut self, now_ns: u64, part: Part, chosen: Option<&(Setting, Cause)>) -> Option<bool> {
+    /// force with the originals, and these with it if it was found to do more than they do. In the period before now the load
+    /// may have begun.
+    fn begin_turns(
+        &mut self,
+        now_ns: u64,
+        part: Part,
+        load_is_new: bool,
+        chosen: Option<&(Setting, Cause)>,
+    ) -> Option<bool> {
         // On probation periods are short, which turns are not; but only turns show that less is done with less polling.
         let polls_less = chosen.is_some_and(|(to, _)| maximum(to) < maximum(&self.present));
         let exceeded = self.account.is_exceeded();
@@ -311,7 +318,7 @@ impl Controller {
         let turns = match self.checks.trial(now_ns, &present, mostly_halt) {
             Some(polls) => Turns::trial(polls, (present, part), self.terms.halt_cost)?,
             None if !free && differ && self.checks.is_to_be_verified(now_ns, new) => {
-                Turns::check(setting, reference, (present, part), self.terms.halt_cost)
+                Turns::check(setting, reference, (present, part), load_is_new, self.terms.halt_cost)
             }
             None => return None,
         };
@@ -415,7 +422,7 @@ impl Controller {
             chosen.filter(|(to, cause)| self.may_write(now_ns, to) && self.is_worth_turns(now_ns, cause));
         self.idlers.grow_old();
         let begun = (period.cpu_ns > period.least_ns())
-            .then(|| self.begin_turns(now_ns, period.part(), chosen.as_ref()))
+            .then(|| self.begin_turns(now_ns, period.part(), glanced || load_changed, chosen.as_ref()))
             .flatten();
         match begun {
             Some(with_chosen) => (chosen.filter(|_| with_chosen), false),

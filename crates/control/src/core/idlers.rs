@@ -196,6 +196,7 @@ impl Idlers {
                 period.excess = period.excess.or(excess.map(|excess| (*idler, excess)));
             }
             period.episodes += tenant.weight * counted.episodes as f64 / share;
+            period.halts += tenant.weight * counted.halts as f64 / share;
             period.seen += counted.episodes;
             let logs: f64 = episodes.iter().map(|episode| (episode.idle_ns.max(1) as f64).log2()).sum();
             period.logs += tenant.weight * scale * logs / share;

@@ -30,6 +30,8 @@ pub(crate) struct Period {
     /// The episodes of these idlers, by weight, had all of the time been watched; and those that were counted.
     pub(crate) episodes: f64,
     pub(crate) seen: u64,
+    /// How many of the former ended in a halt.
+    pub(crate) halts: f64,
     /// The sum of the logarithms of their lengths.
     pub(crate) logs: f64,
     /// The context switches of the machine, had all of the time been watched, where they are known.
@@ -59,8 +61,8 @@ impl Period {
 
     /// The same as a part of a turn.
     pub(crate) const fn part(&self) -> Part {
-        let Period { paid_ns, episodes, logs, switches, seen, ns, .. } = *self;
-        Part { cost_ns: paid_ns, episodes, logs, switches, seen, ns }
+        let Period { paid_ns, episodes, halts, logs, switches, seen, ns, .. } = *self;
+        Part { cost_ns: paid_ns, episodes, halts, logs, switches, seen, ns }
     }
 
     /// The counted cost of an episode \[ns\]; `None` where too few were seen, or what was counted is of other episodes.

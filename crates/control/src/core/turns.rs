@@ -69,6 +69,8 @@ pub(crate) const FREE_PARTS: u32 = 2;
 const LEAST_PAIRS: usize = 3;
 /// Polling that costs so many times what halting does ends a trial after its first turn.
 const DEARER: f64 = 1.25;
+/// A setting that does not poll has this share of halts among its episodes, at least.
+const ONLY_HALTS: f64 = 0.9;
 /// A setting under which less than this share of the work is done in the mean turn is not used, whatever it saves.
 const LEAST_WORK: f64 = 0.9;
 /// What a unit may cost of what it costs under the other setting for the work done, at most.
@@ -83,6 +85,8 @@ pub(crate) struct Part {
     pub(crate) cost_ns: f64,
     /// The episodes, had all of the time been watched.
     pub(crate) episodes: f64,
+    /// How many of them ended in a halt.
+    pub(crate) halts: f64,
     /// The sum of the logarithms of their lengths, as seen, to the base of 2 \[ns\].
     pub(crate) logs: f64,
     /// The context switches, had all of the time been watched, where they are known.
@@ -107,12 +111,18 @@ impl Part {
         self.done() * 1e9 / self.ns.max(1) as f64
     }
 
+    /// Whether hardly any episode was polled through. Not by their costs: a poll may cost as much as a halt.
+    fn only_halts(&self) -> bool {
+        self.halts > ONLY_HALTS * self.episodes
+    }
+
     /// The same for another time.
     fn during(&self, ns: u64) -> Part {
         let share = ns as f64 / self.ns.max(1) as f64;
         Part {
             cost_ns: self.cost_ns * share,
             episodes: self.episodes * share,
+            halts: self.halts * share,
             switches: self.switches.map(|switches| switches * share),
             ns,
             ..*self
@@ -129,6 +139,7 @@ impl AddAssign for Part {
     fn add_assign(&mut self, other: Part) {
         self.cost_ns += other.cost_ns;
         self.episodes += other.episodes;
+        self.halts += other.halts;
         self.logs += other.logs;
         let all = self.ns == 0 || self.switches.is_some();
         self.switches =
@@ -189,16 +200,21 @@ pub(crate) enum Next {
 }
 
 impl Turns {
-    /// A check of a setting; `before` is in force, and what was seen under it.
+    /// A check of a setting; `before` is in force, and what was seen under it: where the load has begun in it, that is not
+    /// compared with, as it does less at first.
     pub(crate) fn check(
         setting: Setting,
         reference: Setting,
         before: (Setting, Part),
+        load_is_new: bool,
         halt_cost: Nanos,
     ) -> Turns {
         let halt_ns = halt_cost.get() as f64;
         let seen = before.0 == reference && before.1.of_one().is_some();
+        // What costs more than that is not worth it, whatever is done.
+        let may_be_worth = before.1.cost_ns < MOST_WORTH * halt_ns * before.1.episodes;
         let side = match [setting, reference].map(|one| maximum(&one) == 0) {
+            [true, false] | [false, true] if seen && load_is_new && may_be_worth => Side::Both,
             [true, false] if seen => Side::Setting,
             [true, _] => Side::Reference,
             [false, true] => Side::Setting,
@@ -207,9 +223,13 @@ impl Turns {
         Turns::new(Kind::Check, [setting, reference], side, halt_ns, before)
     }
 
-    /// A trial of a setting in place of the one in force, under which this was seen. `None` where it was nothing.
+    /// A trial of a setting in place of the one in force, under which this was seen. `None` where it was nothing, or not yet
+    /// what that setting does: windows from before one that does not poll are left.
     pub(crate) fn trial(setting: Setting, before: (Setting, Part), halt_cost: Nanos) -> Option<Turns> {
         before.1.of_one()?;
+        if maximum(&before.0) == 0 && !before.1.only_halts() {
+            return None;
+        }
         let halt_ns = halt_cost.get() as f64;
         Some(Turns::new(Kind::Trial, [setting, before.0], Side::Setting, halt_ns, before))
     }
@@ -332,8 +352,7 @@ impl Turns {
     /// Whether windows of haltpoll are left, so that a setting that does not poll does not yet do what it will; for some
     /// time, since what has no episodes does not show it.
     fn still_polls(&self, part: &Part) -> bool {
-        let as_halts = |cost_ns: f64| (cost_ns / self.halt_ns - 1.0).abs() < 0.1;
-        self.waited_ns < LONGEST_NS && !as_halts(part.cost_ns / part.episodes)
+        self.waited_ns < LONGEST_NS && !part.only_halts()
     }
 
     /// Each pair: the setting's turn and the reference's.
@@ -507,12 +526,11 @@ mod tests {
         longer.set("halt_poll_ns", 300_000).unwrap();
         let seen = |cost_of_one: f64, ns: u64| {
             let episodes = ns / 100_000;
-            let cost_ns = cost_of_one * episodes as f64;
-            Part { cost_ns, episodes: episodes as f64, seen: episodes, ns, ..Part::default() }
+            part(episodes, cost_of_one, ns)
         };
         let before = seen(20.0, 10 * SHORTEST_NS);
         let (mut turns, mut present) = match kind {
-            Kind::Check => (Turns::check(longer, polls, (longer, before), Nanos(20)), longer),
+            Kind::Check => (Turns::check(longer, polls, (longer, before), false, Nanos(20)), longer),
             Kind::Trial => (Turns::trial(polls, (never, before), Nanos(20)).unwrap(), never),
         };
         let (mut switches, mut ns, mut wait) = (0, 0, 0);
@@ -533,9 +551,11 @@ mod tests {
         }
     }
 
-    fn part(episodes: u64, of_one: f64, ns: u64) -> Part {
-        let cost_ns = of_one * episodes as f64;
-        Part { cost_ns, episodes: episodes as f64, seen: episodes, ns, ..Part::default() }
+    /// Episodes of which one costs so much: halts, if as much as one.
+    fn part(seen: u64, of_one: f64, ns: u64) -> Part {
+        let episodes = seen as f64;
+        let halts = if of_one == 20.0 { episodes } else { 0.0 };
+        Part { cost_ns: of_one * episodes, episodes, halts, seen, ns, ..Part::default() }
     }
 
     /// Turns to their end, in which `does` is how many episodes a setting has in 10 ms and what one costs: whether the setting
@@ -588,14 +608,15 @@ mod tests {
     #[test]
     fn never_is_compared_with_what_was_seen_before() {
         let [never, polls] = two();
-        let part =
-            Part { cost_ns: 150.0 * 100.0, episodes: 100.0, seen: 100, ns: SHORTEST_NS, ..Part::default() };
-        let mut turns = Turns::check(never, polls, (polls, part), Nanos(20));
+        let (polled, halts) = (part(100, 150.0, SHORTEST_NS), part(100, 20.0, SHORTEST_NS));
+        let mut turns = Turns::check(never, polls, (polls, polled), false, Nanos(20));
         assert!(turns.begin_with_the_setting());
-        assert_eq!(turns.next(part, &never), Next::Wait(SHORTEST_NS));
-        // Windows are left.
-        assert_eq!(turns.next(part, &never), Next::Wait(SHORTEST_NS));
-        let halts = Part { cost_ns: 20.0 * 100.0, ..part };
+        // Windows are left, also where a poll costs as much as a halt: they keep the work that polls do.
+        let as_dear = Part { halts: 0.0, ..halts };
+        for left in [polled, polled, as_dear] {
+            assert_eq!(turns.next(left, &never), Next::Wait(SHORTEST_NS));
+        }
+        assert!(Turns::trial(polls, (never, as_dear), Nanos(20)).is_none());
         for _ in 0..2 {
             assert_eq!(turns.next(halts, &never), Next::Wait(SHORTEST_NS));
         }
@@ -609,11 +630,25 @@ mod tests {
     #[test]
     fn less_work_refutes_a_setting_that_is_cheaper() {
         let [never, polls] = two();
-        let mut turns = Turns::check(never, polls, (polls, part(1_000, 30.0, SHORTEST_NS)), Nanos(20));
+        let mut turns = Turns::check(never, polls, (polls, part(1_000, 30.0, SHORTEST_NS)), false, Nanos(20));
         let (keep, measured) = over(&mut turns, never, never_or_polls((500, 20.0), (1_000, 30.0)));
         assert!(!keep && measured.closed, "{measured:?}");
         assert!((turns.worth(&polls) - 4.0).abs() < 1e-9 && turns.worth(&never) == 1.0);
         assert!((measured.ratio.unwrap().value - 4.0 * 2.0 / 3.0).abs() < 1e-9, "{measured:?}");
+    }
+
+    /// Half as much is done under *never*, and as little was seen of polling as the load began: that is compared with only
+    /// where it was not the beginning, or where polling costs more than it can be worth.
+    #[test]
+    fn a_load_that_begins_is_seen_under_both_settings() {
+        let [never, polls] = two();
+        let check = |polled_ns: f64, begins: bool| {
+            let before = (polls, part(400, polled_ns, SHORTEST_NS));
+            let mut turns = Turns::check(never, polls, before, begins, Nanos(20));
+            over(&mut turns, never, never_or_polls((500, 20.0), (1_000, polled_ns))).0
+        };
+        assert!(check(30.0, false) && !check(30.0, true));
+        assert!(check(90.0, true));
     }
 
     /// A setting in force that polls and costs more than the halts of *never* would, which was not in force before: it is
@@ -623,7 +658,7 @@ mod tests {
         let [never, polls] = two();
         let check = |under_never: u64| {
             let before = (polls, part(1_000, 40.0, SHORTEST_NS));
-            let mut turns = Turns::check(polls, never, before, Nanos(20));
+            let mut turns = Turns::check(polls, never, before, false, Nanos(20));
             let (keep, measured) =
                 over(&mut turns, polls, never_or_polls((under_never, 20.0), (1_000, 40.0)));
             (keep, measured.closed, measured.reference_per_s)
@@ -642,7 +677,7 @@ mod tests {
         let (mut random, mut refuted) = (SplitMix64::new(1), 0);
         for _ in 0..2_000 {
             let before = (longer, part(50, 20.0, SHORTEST_NS));
-            let mut turns = Turns::check(longer, polls, before, Nanos(20));
+            let mut turns = Turns::check(longer, polls, before, false, Nanos(20));
             let does =
                 |present: &Setting| (25 + random.below(51), if *present == longer { 20.0 } else { 80.0 });
             let (keep, _) = over(&mut turns, longer, does);
@@ -656,7 +691,7 @@ mod tests {
         let [never, polls] = two();
         let nothing = Part { ns: LONGEST_NS, ..Part::default() };
         assert!(Turns::trial(polls, (never, nothing), Nanos(20)).is_none());
-        let mut turns = Turns::check(never, polls, (polls, nothing), Nanos(20));
+        let mut turns = Turns::check(never, polls, (polls, nothing), false, Nanos(20));
         assert_eq!(turns.next(nothing, &polls), Next::Wait(SHORTEST_NS));
         assert!(matches!(turns.next(nothing, &polls), Next::Over { keep: false, .. }));
     }
