@@ -1,12 +1,12 @@
-//! What do the scheduler's events cost, which a recording of vCPUs has for the time alone (`alone_ns`)?
+//! What do the events cost that a recording of vCPUs has for the time alone (`alone_ns`), and for what woke them?
 //!
 //! ```text
 //! cargo bench -p dwell-capture --bench contention
 //! ```
 //! A vCPU halts on a core of its own, and on one that it shares with a task that always wants it, and is
-//! woken after 5 us to 300 us. Each round runs it without a recorder, under a recording of its halts, and
-//! under one with the scheduler's events, in an order that turns around from round to round. Per wakeup, as
-//! medians over the rounds with their range:
+//! woken after 5 us to 300 us. Each round runs it without a recorder, under a recording of its halts,
+//! under one with the scheduler's events, and under one with causes too, in an order that turns around from round to
+//! round. Per wakeup, as medians over the rounds with their range:
 //!
 //! * events: what was read from the kernel;
 //! * in the vCPU's thread: its CPU time, in which the kernel writes the events of its core;
@@ -31,6 +31,7 @@ enum Recorded {
     Nothing,
     Halts,
     HaltsAndScheduler,
+    HaltsSchedulerAndCauses,
 }
 
 /// Per wakeup.
@@ -47,7 +48,8 @@ fn main() {
         return println!("SKIP needs CPUs 0 and 1: contention");
     }
     let rounds = std::env::var("DWELL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(9);
-    let forms = [Recorded::Nothing, Recorded::Halts, Recorded::HaltsAndScheduler];
+    let forms =
+        [Recorded::Nothing, Recorded::Halts, Recorded::HaltsAndScheduler, Recorded::HaltsSchedulerAndCauses];
     pin(None, 0);
     println!("{WAKES} wakeups each; medians of {rounds} rounds, with their range");
     println!(
@@ -78,6 +80,7 @@ fn main() {
                 Recorded::Nothing => "nothing",
                 Recorded::Halts => "halts",
                 Recorded::HaltsAndScheduler => "halts and the scheduler's events",
+                Recorded::HaltsSchedulerAndCauses => "these and causes",
             };
             let (events, vcpu) = (of(|cost| cost.events, 1), of(|cost| cost.vcpu_ns, 0));
             println!("| {tasks} | {name} | {events} | {vcpu} | {} |", of(|cost| cost.recorder_ns, 0));
@@ -90,15 +93,16 @@ fn measure(recorded: Recorded, tasks: usize) -> Result<Cost, String> {
     let gaps: Vec<u64> = (0..WAKES).map(|_| 5_000 + random.below(295_000)).collect();
     let mut vcpu = HaltingVcpu::new(Some(MAXIMUM))?;
     pin(Some(vcpu_thread()), 1);
-    let target = |contention| {
+    let target = |contention, causes| {
         let pid = i32::try_from(std::process::id()).ok();
-        Recorder::open(Target::Host { pid, exits: false, contention }, None)
+        Recorder::open(Target::Host { pid, exits: false, contention, causes }, None)
             .map_err(|error| error.to_string())
     };
     let recorder = match recorded {
         Recorded::Nothing => None,
-        Recorded::Halts => Some(target(false)?),
-        Recorded::HaltsAndScheduler => Some(target(true)?),
+        Recorded::Halts => Some(target(false, false)?),
+        Recorded::HaltsAndScheduler => Some(target(true, false)?),
+        Recorded::HaltsSchedulerAndCauses => Some(target(true, true)?),
     };
     let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(recorder.is_none()));
     std::thread::scope(|scope| {

@@ -10,7 +10,7 @@
 //! use std::sync::atomic::AtomicBool;
 //! use std::time::Duration;
 //! # fn main() -> Result<(), dwell_capture::RecordError> {
-//! let recorder = Recorder::open(Target::Host { pid: None, exits: false, contention: true }, None)?;
+//! let recorder = Recorder::open(Target::Host { pid: None, exits: false, contention: true, causes: false }, None)?;
 //! let until = Until { duration: Some(Duration::from_secs(10)), stop: &AtomicBool::new(false) };
 //! let summary = recorder.to_file("vcpus.parquet".as_ref(), &until, &mut ())?;
 //! println!("{} episodes", summary.contents.episodes);

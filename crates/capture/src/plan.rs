@@ -16,6 +16,7 @@ use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::{HostPairing, vcpu_of_name};
 use dwell_trace::pairing::Pairing;
 use dwell_trace::thread::ThreadPairing;
+use dwell_trace::vcpu_causes::WithVcpuCauses;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,16 +50,26 @@ pub(crate) fn plan(
     target: &Target,
 ) -> Result<Plan, RecordError> {
     Ok(match target {
-        Target::Host { pid, exits, contention } => {
+        Target::Host { pid, exits, contention, causes } => {
             let revision = kernel::version(&**system).and_then(|version| host::Revision::of(version).ok());
             let mut pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
             let mut probes = host_probes(*exits);
-            if *contention && can_see_contention(&**system, tracefs) {
-                let cpus = cpus_of_vcpus(&**system, *pid);
-                probes.extend(contention_probes(cpus.as_ref()));
+            let contention = *contention && can_see(&**system, tracefs, &CONTENTION);
+            let causes = *causes && can_see(&**system, tracefs, &VCPU_CAUSES);
+            let cpus = if contention || causes { cpus_of_vcpus(&**system, *pid) } else { None };
+            if causes {
+                probes.extend(filtered_by_cpu(&VCPU_CAUSES, cpus.as_ref()));
+                probes.extend(INTERRUPTS.map(|kind| Probe::of(kind).optional()));
+            }
+            if contention {
+                probes.extend(filtered_by_cpu(&CONTENTION, cpus.as_ref()));
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
-            Plan::through_perf(probes, Box::new(pairing))
+            let pairing: Box<dyn Pairing> = match causes {
+                true => Box::new(WithVcpuCauses::new(pairing)),
+                false => Box::new(pairing),
+            };
+            Plan { causes, ..Plan::through_perf(probes, pairing) }
         }
         Target::Guest { source, causes } => guest(system, tracefs, *source, *causes)?,
         Target::Thread { pid, .. } => {
@@ -84,14 +95,19 @@ fn host_probes(exits: bool) -> Vec<Probe> {
 const CONTENTION: [TracepointKind; 4] =
     [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::WakeupNew, TracepointKind::Migrate];
 
+/// The tracepoints that show what wakes vCPUs.
+const VCPU_CAUSES: [TracepointKind; 2] = [TracepointKind::Waking, TracepointKind::ApicAccept];
+/// What shows that a waking is an interrupt's and not the task's below it.
+const INTERRUPTS: [TracepointKind; 2] = [TracepointKind::TimerInterrupt, TracepointKind::DeviceInterrupt];
+
 /// Whether the kernel has these tracepoints, and the numbers of threads in them are those that perf gives for the same
 /// threads: in a PID namespace they are not.
-fn can_see_contention(system: &dyn System, tracefs: &Tracefs) -> bool {
-    names::pids_are_global(system) && CONTENTION.iter().all(|kind| tracefs.has(system, &kind.to_string()))
+fn can_see(system: &dyn System, tracefs: &Tracefs, kinds: &[TracepointKind]) -> bool {
+    names::pids_are_global(system) && kinds.iter().all(|kind| tracefs.has(system, &kind.to_string()))
 }
 
-/// The scheduler's tracepoints, filtered in the kernel to what concerns `cpus`.
-fn contention_probes(cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
+/// Tracepoints, those of the scheduler filtered in the kernel to what concerns `cpus`.
+fn filtered_by_cpu(kinds: &[TracepointKind], cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
     let any = |field: &str| {
         let terms = cpus?.iter().map(|cpu| format!("{field} == {cpu}"));
         Some(terms.collect::<Vec<_>>().join(" || "))
@@ -102,11 +118,12 @@ fn contention_probes(cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
             TracepointKind::Migrate => {
                 any("orig_cpu").zip(any("dest_cpu")).map(|(from, to)| format!("{from} || {to}"))
             }
+            TracepointKind::ApicAccept => None,
             _ => any("target_cpu"),
         };
         Probe { filter, ..Probe::of(kind) }
     };
-    CONTENTION.map(probe).to_vec()
+    kinds.iter().copied().map(probe).collect()
 }
 
 /// A filter is at most a page long; above this many CPUs all are watched.

@@ -722,7 +722,8 @@ pub fn record_anything(
 ) -> Result<(Summary, Vec<u8>), RecordError> {
     let until = Until { duration: Some(duration), stop };
     if !names::processes_with_vm(&Sysroot::of_this_machine()).is_empty()
-        && let Ok(recorder) = Recorder::open(Target::Host { pid: None, exits: false, contention: true }, None)
+        && let Ok(recorder) =
+            Recorder::open(Target::Host { pid: None, exits: false, contention: true, causes: false }, None)
     {
         let (summary, bytes) = recorder.to_memory(&until, observer)?;
         if summary.contents.episodes > 0 || stop.load(Ordering::Relaxed) {
@@ -774,7 +775,7 @@ mod tests {
         assert_eq!((times, round.status.events), (vec![95, 100, 150, 200], 3));
     }
 
-    const HOST: Target = Target::Host { pid: None, exits: false, contention: false };
+    const HOST: Target = Target::Host { pid: None, exits: false, contention: false, causes: false };
 
     /// The message, as one line.
     fn refusal(fake: Fake, target: Target) -> String {

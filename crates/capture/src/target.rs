@@ -21,6 +21,9 @@ pub enum Target {
         /// Take the scheduler's tracepoints of the CPUs of the vCPUs too, for the time alone of each episode.
         /// They fire at every context switch and wakeup there.
         contention: bool,
+        /// Take `kvm:kvm_apic_accept_irq` and `sched:sched_waking` too, for what vCPUs run between the episodes and what
+        /// woke them. The former fires at every interrupt of a VM, the latter at every waking on the CPUs of vCPUs.
+        causes: bool,
     },
     /// The CPUs of this machine, which may be a guest.
     Guest {

@@ -1,10 +1,17 @@
 //! Settings by the work done under them, of recordings that have what woke the tasks: what is printed.
 
 use crate::output;
-use dwell_recording::{CauseShares, Segments};
+use dwell_policy::Layer;
+use dwell_recording::{CauseShares, Reader, Segments};
 use dwell_replay::causal::{Estimates, Predictor, Range, RowByWork};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio, rounded};
 use serde::Serialize;
+
+/// What ran between idle times and what woke it, of a recording of this layer that has it.
+pub(crate) fn segments(reader: &Reader, layer: Layer) -> anyhow::Result<Option<Segments>> {
+    let is_of_layer = reader.metadata().layer == layer && matches!(layer, Layer::Guest | Layer::Host);
+    Ok(if is_of_layer { reader.segments()? } else { None })
+}
 
 /// What the figures rest on.
 #[derive(Serialize)]

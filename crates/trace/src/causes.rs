@@ -48,6 +48,57 @@ struct Cpu {
     seen_ns: u64,
 }
 
+/// Segments in the order in which they began, which is that of their numbers; those that run are not yet there.
+#[derive(Default)]
+pub(crate) struct Rows {
+    rows: Vec<Option<Segment>>,
+    left_out: u64,
+}
+
+impl Rows {
+    /// The number of a segment that begins; `None` where there are too many.
+    pub(crate) fn begin(&mut self) -> Option<u32> {
+        if self.rows.len() >= MOST_SEGMENTS {
+            self.left_out += 1;
+            return None;
+        }
+        self.rows.push(None);
+        u32::try_from(self.rows.len() - 1).ok()
+    }
+
+    /// The segment of this number is over.
+    pub(crate) fn end(&mut self, number: u32, segment: Segment) {
+        if let Some(row) = self.rows.get_mut(number as usize) {
+            *row = Some(segment);
+        }
+    }
+
+    /// Those whose end was seen, with wakers by their new numbers.
+    pub(crate) fn finish(&mut self) -> Vec<Segment> {
+        let mut new_number = vec![None; self.rows.len()];
+        let mut rows: Vec<Segment> = vec![];
+        for (number, row) in std::mem::take(&mut self.rows).into_iter().enumerate() {
+            let Some(mut row) = row else { continue };
+            if let Cause::Task { waker, offset_ns } = row.cause {
+                row.cause = match new_number.get(waker as usize).copied().flatten() {
+                    Some(waker) => Cause::Task { waker, offset_ns },
+                    None => Cause::Unknown,
+                };
+            }
+            new_number[number] = u32::try_from(rows.len()).ok();
+            rows.push(row);
+        }
+        rows
+    }
+
+    /// Notes how many were left out.
+    pub(crate) fn note(&self, notes: &mut BTreeMap<String, Value>) {
+        if self.left_out > 0 {
+            notes.insert(LEFT_OUT.to_owned(), self.left_out.into());
+        }
+    }
+}
+
 /// Makes segments out of events that come in order of time.
 struct SegmentPairing {
     polling_state: Option<u32>,
@@ -60,11 +111,9 @@ struct SegmentPairing {
     tasks: ByNumber<i32, u32>,
     /// The number of each task, and its name where it was known when its first segment ended: it may be gone later.
     names: Vec<(i32, Option<String>)>,
-    /// In the order in which they began, which is that of their numbers; those that run are not yet there.
-    rows: Vec<Option<Segment>>,
+    rows: Rows,
     /// When the last one began \[ns\].
     started_ns: u64,
-    left_out: u64,
 }
 
 impl SegmentPairing {
@@ -77,9 +126,8 @@ impl SegmentPairing {
             preempted: ByNumber::default(),
             tasks: ByNumber::default(),
             names: vec![],
-            rows: vec![],
+            rows: Rows::default(),
             started_ns: 0,
-            left_out: 0,
         }
     }
 
@@ -165,10 +213,8 @@ impl SegmentPairing {
             count
         });
         let Running { start_ns, cause, halted, number, .. } = running;
-        if let Some(row) = self.rows.get_mut(number as usize) {
-            let run_ns = at_ns.saturating_sub(start_ns);
-            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
-        }
+        let run_ns = at_ns.saturating_sub(start_ns);
+        self.rows.end(number, Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
     }
 
     fn switched_in(&mut self, cpu: u32, tid: i32, at_ns: u64, halted: Option<bool>) {
@@ -178,12 +224,7 @@ impl SegmentPairing {
             None => woken.map_or(Cause::Unknown, |(cause, _)| cause),
         };
         self.started_ns = at_ns;
-        if self.rows.len() >= MOST_SEGMENTS {
-            self.left_out += 1;
-            return;
-        }
-        let number = u32::try_from(self.rows.len()).unwrap_or(u32::MAX);
-        self.rows.push(None);
+        let Some(number) = self.rows.begin() else { return };
         let running = Running { tid, start_ns: at_ns, cause, halted, number };
         self.cpus.entry(cpu).or_default().running = Some(running);
     }
@@ -201,19 +242,7 @@ impl SegmentPairing {
 
     /// The segments whose end was seen.
     fn finish(&mut self) -> Segments {
-        let mut new_number = vec![None; self.rows.len()];
-        let mut rows: Vec<Segment> = vec![];
-        for (number, row) in std::mem::take(&mut self.rows).into_iter().enumerate() {
-            let Some(mut row) = row else { continue };
-            if let Cause::Task { waker, offset_ns } = row.cause {
-                row.cause = match new_number.get(waker as usize).copied().flatten() {
-                    Some(waker) => Cause::Task { waker, offset_ns },
-                    None => Cause::Unknown,
-                };
-            }
-            new_number[number] = u32::try_from(rows.len()).ok();
-            rows.push(row);
-        }
+        let rows = self.rows.finish();
         let mut tasks = vec![];
         for (tid, known) in std::mem::take(&mut self.names) {
             let name = known.or_else(|| self.names_of.thread(Event::UNKNOWN_ID, tid));
@@ -266,9 +295,7 @@ impl Pairing for WithCauses {
 
     fn notes(&self) -> BTreeMap<String, Value> {
         let mut notes = self.episodes.notes();
-        if self.segments.left_out > 0 {
-            notes.insert(LEFT_OUT.to_owned(), self.segments.left_out.into());
-        }
+        self.segments.rows.note(&mut notes);
         notes
     }
 

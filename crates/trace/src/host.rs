@@ -177,6 +177,12 @@ impl HostPairing {
         &mut vcpus[place]
     }
 
+    /// The number of an idler's vCPU in its VM, as far as it is known.
+    pub(crate) fn number_of(&self, idler: u32) -> Option<u32> {
+        let vcpu = self.vcpus.iter().find(|vcpu| vcpu.idler == Some(idler))?;
+        vcpu.number.or(vcpu.guess)
+    }
+
     /// The idler of this thread; it is named when its first episode ends, and keeps that name.
     fn idler(&mut self, event: &Event) -> u32 {
         let known = self.vcpu(event);

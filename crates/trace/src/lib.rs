@@ -19,4 +19,5 @@ pub mod merge;
 pub mod pairing;
 pub mod thread;
 pub mod tracepoint;
+pub mod vcpu_causes;
 pub mod write;

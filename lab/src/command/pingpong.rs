@@ -3,14 +3,18 @@
 use super::campaign::{BLOCK, CampaignArgs, Session};
 use super::results::{self, Report, Shown};
 use super::wake::{LONGEST_GAP, mean};
+use anyhow::Context;
 use dwell_cli::failure::{Answer, Outcome};
-use dwell_cli::output::FormatArg;
+use dwell_cli::output::{self, FormatArg};
+use dwell_cli::stop;
 use dwell_lab::experiment::Rig;
+use dwell_lab::experiment::coupled::{Cell, Pair, Recorded};
 use dwell_lab::experiment::pingpong::{Participants, block, exchanges_of_a_block, figures};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
-use dwell_stats::{Arms, Campaign};
+use dwell_report::{Column, Table, duration, percent, ratio};
+use dwell_stats::{Arms, Campaign, median};
 use serde::Serialize;
 
 /// Measure two vCPUs that wait for each other
@@ -18,7 +22,8 @@ use serde::Serialize;
 /// Reports round trips, CPU time, HLT exits, IPIs sent and IPIs avoided. One vCPU thinks, sends a message and waits;
 /// the other replies at once. The arms: two threads of the host (sleeping on a futex, and spinning), and two vCPUs
 /// without polling, with host polling, with guest polling (haltpoll governor), with both, and with both where the
-/// guest disables host polling (MSR_KVM_POLL_CONTROL), as the governor does.
+/// guest disables host polling (MSR_KVM_POLL_CONTROL), as the governor does. With --predict, what a recording under one
+/// maximum of host polling predicts of the work under another, beside what was measured.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  dwell-lab pingpong --think exponential:100us --guest fixed=300us")]
 pub(crate) struct PingpongArgs {
@@ -37,6 +42,12 @@ pub(crate) struct PingpongArgs {
     /// `dwell params --policies` lists the policies.
     #[arg(long, value_name = "POLICY", default_value = "haltpoll")]
     guest: String,
+    /// Record the vCPUs under each of four maxima of host polling and predict their work under the others
+    ///
+    /// Under 0, 20us, --host and 1ms. What was predicted is printed beside what was measured without the recorder, the
+    /// median of --rounds (7 by default). Needs root, for the recorder.
+    #[arg(long, conflicts_with_all = ["guest", "samples"])]
+    predict: bool,
     #[command(flatten)]
     campaign: CampaignArgs,
     #[command(flatten)]
@@ -63,8 +74,90 @@ struct About {
     ways_to_idle: Vec<(&'static str, String)>,
 }
 
+/// What was predicted, beside what was measured.
+#[derive(Serialize)]
+struct Predicted {
+    think: String,
+    notes: Vec<String>,
+    recordings: Vec<Recorded>,
+    cells: Vec<Cell>,
+    median_error: Option<f64>,
+}
+
+fn predict(args: &PingpongArgs, rig: &Rig, think: &Gaps) -> Outcome {
+    let host_ns = u32::try_from(args.host.get()).context("--host: at most 4294967295 ns")?;
+    let mut maxima_ns = vec![0, 20_000, host_ns, 1_000_000];
+    maxima_ns.sort_unstable();
+    maxima_ns.dedup();
+    let seed = args.campaign.seed();
+    let exchanges = exchanges_of_a_block(mean(think, seed), Nanos::from_micros(80), BLOCK);
+    let rounds = Some(args.campaign.options(1).max_rounds).filter(|rounds| *rounds < u32::MAX).unwrap_or(7);
+    let stop = stop::on_ctrl_c()?;
+    let pair = Pair { rig, think, seed, exchanges };
+    let (recordings, cells) = pair.predict(&maxima_ns, rounds, &stop)?;
+    let predicted = Predicted {
+        think: think.spec().to_string(),
+        notes: rig.notes(),
+        median_error: median(cells.iter().map(|cell| cell.error().abs()).collect()),
+        recordings,
+        cells,
+    };
+    output::result(
+        args.format.format,
+        &predicted,
+        || cells_table(&predicted),
+        || predicted_words(&predicted),
+    )?;
+    Ok(Answer::Yes)
+}
+
+fn cells_table(predicted: &Predicted) -> Table {
+    let time = |ns: u32| duration(ns.into());
+    Table::of(&predicted.cells)
+        .column(Column::number("recorded under", "recorded_ns"), |cell| time(cell.recorded_ns))
+        .column(Column::number("predicted for", "maximum_ns"), |cell| time(cell.maximum_ns))
+        .column(Column::number("speed predicted", "predicted"), |cell| ratio(cell.predicted.value))
+        .column(Column::text("range", "range"), |cell| {
+            format!("{} to {}", ratio(cell.predicted.low), ratio(cell.predicted.high))
+        })
+        .column(Column::number("measured", "measured"), |cell| ratio(cell.measured))
+        .column(Column::number("error", "error"), |cell| format!("{:+.1} %", cell.error() * 100.0))
+        .column(Column::text("in range", "in_range"), |cell| if cell.is_in_range() { "yes" } else { "no" })
+        .table()
+}
+
+fn predicted_words(predicted: &Predicted) -> String {
+    let mut text = format!("Two vCPUs that wait for each other, thinking time {}\n\n", predicted.think);
+    text += &output::fitted(&cells_table(predicted));
+    text.push('\n');
+    for of in &predicted.recordings {
+        let coupled = of.causes.coupled as f64 / of.causes.segments.max(1) as f64;
+        text += &output::wrapped(&format!(
+            "{}: {:.0} exchanges/s measured, {:.0} recorded; {} of {} segments were woken by the other vCPU",
+            duration(of.maximum_ns.into()),
+            of.measured_per_s,
+            of.exchanges_per_s,
+            percent(coupled),
+            of.causes.segments
+        ));
+    }
+    let within = predicted.cells.iter().filter(|cell| cell.is_in_range()).count();
+    text += &format!(
+        "\nmedian error {}, {within} of {} in the range\n",
+        percent(predicted.median_error.unwrap_or(f64::NAN)),
+        predicted.cells.len()
+    );
+    for note in &predicted.notes {
+        text += &output::wrapped(&format!("note: {note}"));
+    }
+    text
+}
+
 pub(crate) fn run(args: PingpongArgs) -> Outcome {
-    let think = Gaps::open(args.think, LONGEST_GAP)?;
+    let think = Gaps::open(args.think.clone(), LONGEST_GAP)?;
+    if args.predict {
+        return predict(&args, &Rig::open(2)?, &think);
+    }
     let vcpus = [
         ("no polling", "host:0".to_owned()),
         ("host polling", format!("host:{}", args.host.get())),

@@ -4,6 +4,7 @@
 //! orders, repeats and compares.
 
 pub mod calibrate;
+pub mod coupled;
 pub mod doorbell;
 pub mod neighbour;
 pub mod pingpong;
@@ -15,6 +16,7 @@ pub mod waking;
 
 mod arm;
 mod kvm_counts;
+mod recorded;
 mod rig;
 mod run;
 mod service;
@@ -30,7 +32,7 @@ use dwell_capture::RecordError;
 use dwell_machine::threads::PinError;
 use dwell_policy::Nanos;
 use dwell_policy::param::SetError;
-use dwell_recording::{OpenError, ReadError};
+use dwell_recording::{OpenError, ReadError, TableReadError};
 use dwell_replay::RuleError;
 use std::io;
 
@@ -87,6 +89,13 @@ pub enum LabError {
     Read(Box<ReadError>),
     #[error(transparent)]
     Open(Box<OpenError>),
+    /// Nothing was recorded of what woke the vCPUs.
+    #[error(
+        "cannot predict: the recording has too little of what woke the vCPUs; in a PID namespace, and without kvm:kvm_apic_accept_irq, it has nothing of it"
+    )]
+    NoCauses,
+    #[error(transparent)]
+    Segments(Box<TableReadError>),
     /// The version of the running kernel cannot be read.
     #[error("cannot predict: the version of the running kernel is not known")]
     UnknownKernel,
@@ -117,6 +126,12 @@ impl From<RecordError> for LabError {
 impl From<ReadError> for LabError {
     fn from(error: ReadError) -> LabError {
         LabError::Read(Box::new(error))
+    }
+}
+
+impl From<TableReadError> for LabError {
+    fn from(error: TableReadError) -> LabError {
+        LabError::Segments(Box::new(error))
     }
 }
 

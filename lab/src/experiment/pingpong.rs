@@ -18,6 +18,8 @@ use rustix::thread::futex;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+/// How much was done in a block.
+pub(super) const EXCHANGES_PER_S: &str = "exchanges_per_s";
 /// Exchanges of each block that do not count.
 pub const WARM_UP: usize = 50;
 
@@ -36,6 +38,7 @@ pub fn figures() -> Vec<Figure> {
         Figure::mean().named("mean").within(0.1),
         Figure::quantile(0.5).within(0.1),
         Figure::quantile(0.99),
+        Figure::of_block(EXCHANGES_PER_S, Unit::PerSecond),
         Figure::of_block("cpu_share", Unit::Share),
         Figure::of_block("cpu_ns_per_exchange", Unit::Nanos),
         Figure::of_block("hlt_exits_per_exchange", Unit::Count),
@@ -82,6 +85,7 @@ fn block_of(rig: &Rig, round_trips: Vec<u64>, participants: &[BlockRun<Ipis>; 2]
     let cpu = sum(&|participant| participant.usage.cpu.get());
     let wall = rig.between(began, ended).get().max(1);
     let mut block = Block::new(round_trips)
+        .figure(EXCHANGES_PER_S, exchanges * 1e9 / wall as f64)
         .figure("cpu_share", cpu as f64 / (2.0 * wall as f64))
         .figure("cpu_ns_per_exchange", per(cpu));
     if participants.iter().all(|participant| participant.kvm != KvmCounts::default()) {
@@ -101,7 +105,8 @@ fn block_of(rig: &Rig, round_trips: Vec<u64>, participants: &[BlockRun<Ipis>; 2]
     block
 }
 
-fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<Block, LabError> {
+/// Two vCPUs, which exchange a message after each of the thinking times.
+pub(super) fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<Block, LabError> {
     if matches!(idle.halts, Halts::InUserSpace(_)) {
         return Err(LabError::NeedsKernelHalts);
     }

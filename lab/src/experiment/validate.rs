@@ -12,11 +12,12 @@
 //!   runnable, and takes at least one pass of KVM's loop, whose length follows from KVM's counters.
 //! * CPU time is what the recorded run used beyond polling and halting, plus the polling and halts that are predicted.
 
+use super::recorded::record_during;
 use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig};
 use crate::gaps::Gaps;
 use crate::idle::{Halts, Idle};
-use dwell_capture::{Recorder, Status, Target, Until};
+use dwell_capture::{Recorder, Target};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -29,8 +30,7 @@ use dwell_stats::{Block, BlockStatus, Figure, Interval, MeasuredBlock, Measureme
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::AtomicBool;
 
 /// The figures that are predicted and measured, per wakeup, in the order in which they are shown.
 pub const FIGURES: [&str; 5] = ["polls", "polls_succeeded", "polled_ns", "halts", "cpu_ns"];
@@ -310,24 +310,13 @@ fn predict(recording: &Recording, other: &Idle, calibration: &HaltCosts) -> Resu
     Ok(predicted)
 }
 
-/// Reports when the recorder runs.
-struct Started(Option<Sender<()>>);
-
-impl dwell_capture::Observer for Started {
-    fn status(&mut self, _: &Status) {
-        if let Some(started) = self.0.take() {
-            let _ = started.send(());
-        }
-    }
-}
-
 /// A recorder of this process's vCPUs. Opening one before the first block shows what permission it lacks.
 ///
 /// # Errors
 /// If this process may not record, or the kernel cannot.
 pub fn recorder(contended: bool) -> Result<Recorder, LabError> {
     let pid = i32::try_from(std::process::id()).ok();
-    Ok(Recorder::open(Target::Host { pid, exits: false, contention: contended }, None)?)
+    Ok(Recorder::open(Target::Host { pid, exits: false, contention: contended, causes: false }, None)?)
 }
 
 /// A block that dwell's recorder watches.
@@ -340,26 +329,7 @@ fn recorded(
 ) -> Result<(WakeupBlock, Recording), LabError> {
     let (waking, bytes) = waking::wake_within(rig, idle, gaps, stop, |drive| {
         // Opened now, when the vCPU's thread is there: it would be found later too, but not while the cores are busy.
-        let recorder = recorder(contended)?;
-        let enough = AtomicBool::new(false);
-        let (started, ready) = channel();
-        std::thread::scope(|scope| {
-            let recording = std::thread::Builder::new()
-                .spawn_scoped(scope, || {
-                    let _aside = rig.aside()?;
-                    let until = Until { duration: None, stop: &enough };
-                    recorder.to_memory(&until, &mut Started(Some(started))).map_err(LabError::from)
-                })
-                .map_err(LabError::Thread)?;
-            // If it fails before it starts, nothing comes, and its error is reported below.
-            let waking = ready.recv().map_err(|_| LabError::Gone).and_then(|()| drive());
-            enough.store(true, Ordering::Relaxed);
-            let (summary, bytes) = recording.join().map_err(|_| LabError::Panicked)??;
-            match summary.status.lost {
-                0 => Ok((waking?, bytes)),
-                lost => Err(LabError::LostEvents { lost }),
-            }
-        })
+        record_during(rig, recorder(contended)?, drive)
     })?;
     let recording = read(bytes, &waking)?;
     Ok((waking, recording))

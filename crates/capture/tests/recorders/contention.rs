@@ -51,7 +51,7 @@ fn run(tasks: usize, count: usize) -> Result<Vec<u8>, String> {
     let mut vcpu = HaltingVcpu::new(Some(MAXIMUM))?;
     pin(Some(vcpu_thread()), 1);
     let pid = i32::try_from(std::process::id()).ok();
-    let recorder = Recorder::open(Target::Host { pid, exits: false, contention: true }, None)
+    let recorder = Recorder::open(Target::Host { pid, exits: false, contention: true, causes: false }, None)
         .map_err(|error| error.to_string())?;
     let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {

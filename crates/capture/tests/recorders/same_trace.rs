@@ -140,7 +140,7 @@ fn own_pid() -> i32 {
 }
 
 fn vcpu_target() -> Target {
-    Target::Host { pid: Some(own_pid()), exits: true, contention: false }
+    Target::Host { pid: Some(own_pid()), exits: true, contention: false, causes: false }
 }
 
 /// A vCPU that halts so often; what KVM counted of it.
@@ -362,7 +362,7 @@ fn perf_trace_cmd_and_ftrace_beside_a_live_recorder_give_the_same_recording() {
         Ok(perf) => perf,
         Err(error) => return dwell_testing::skip!("programs", TEST, "{error}"),
     };
-    let target = Target::Host { pid: Some(own_pid()), exits: false, contention: false };
+    let target = Target::Host { pid: Some(own_pid()), exits: false, contention: false, causes: false };
     let Some((live, _, counted)) = record(target, load, TEST) else { return };
     perf.stop();
     assert_all_halts(rows(&live).len(), number_of_halts(), &counted);

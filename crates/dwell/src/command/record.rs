@@ -94,6 +94,12 @@ struct Host {
     /// tracepoints of KVM. Without them, predictions for vCPUs that share CPUs with other tasks are wrong.
     #[arg(long)]
     without_contention: bool,
+    /// Do not record what vCPUs run between their halts and what woke them
+    ///
+    /// By default kvm_apic_accept_irq, sched_waking and local_timer_entry are recorded too. They show which vCPU woke
+    /// which, how far into what it runs, from which `dwell tune` predicts how much work is done under another setting.
+    #[arg(long)]
+    without_causes: bool,
     #[command(flatten)]
     sketched: Sketched,
     #[command(flatten)]
@@ -177,12 +183,17 @@ struct Idler {
 pub(crate) fn run(args: Args) -> Outcome {
     let (target, sketched, common) = match args.whom {
         Whom::Host(host) => (
-            Target::Host { pid: host.pid, exits: host.exits, contention: !host.without_contention },
+            Target::Host {
+                pid: host.pid,
+                exits: host.exits,
+                contention: !host.without_contention,
+                // A sketch has no place for causes.
+                causes: !host.without_causes && !host.sketched.sketch,
+            },
             host.sketched,
             host.common,
         ),
         Whom::Guest(guest) => {
-            // A sketch has no place for causes.
             let causes = !guest.without_causes && !guest.sketched.sketch;
             (Target::Guest { source: guest.source.into(), causes }, guest.sketched, guest.common)
         }

@@ -1,6 +1,6 @@
 //! `dwell replay`
 
-use crate::by_work::Basis;
+use crate::by_work::{self, Basis};
 use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::model::{self, Model, ModelArgs, Whose};
@@ -8,7 +8,6 @@ use crate::output::{self, Format, FormatArg};
 use crate::progress;
 use crate::settings;
 use anyhow::bail;
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
@@ -23,8 +22,8 @@ use std::path::PathBuf;
 ///
 /// Prints polling CPU, halts and their cost for never polling, always polling and each setting given. An episode of
 /// length d under a window w polls for min(d, w) and succeeds if d <= w; otherwise the idler halts. The cost is the
-/// time polled + halts x halt cost. A replay starts in the state of a new vCPU or CPU. Where a guest's recording has what
-/// woke its tasks, a second table has the work done under each setting, as `dwell tune` predicts it.
+/// time polled + halts x halt cost. A replay starts in the state of a new vCPU or CPU. Where the recording has what
+/// woke its tasks or vCPUs, a second table has the work done under each setting, as `dwell tune` predicts it.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  dwell replay recordings/guest-memcached_poisson10k.parquet --layer host --kernel 6.18 \
@@ -91,17 +90,14 @@ struct ReplayedByWork {
 }
 
 impl ReplayedByWork {
-    /// Of a guest's recording that has causes, and the setting that was in force.
+    /// Of a recording that has causes, and the setting that was in force.
     fn of(reader: &Reader, model: &Model, asked: &[Vec<Setting>]) -> anyhow::Result<Option<ReplayedByWork>> {
         let (present, true) = model.present(reader.metadata()) else { return Ok(None) };
         let [present] = present[..] else { return Ok(None) };
-        let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
-            return Ok(None);
-        };
+        let Some(segments) = by_work::segments(reader, present.layer())? else { return Ok(None) };
         let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), None)?;
         let Some(predictor) = predictor else { return Ok(None) };
-        let mut never = present;
-        never.set("guest_halt_poll_ns", 0)?;
+        let never = causal::with_maximum(present, 0);
         let mut settings = vec![("in force", present)];
         for more in [("never", never)].into_iter().chain(asked.iter().flatten().map(|setting| ("", *setting)))
         {

@@ -13,7 +13,7 @@ use crate::priced::{Priced, Pricing, Values, WakeupLatency};
 use crate::rule::{Rule, RuleError};
 use crate::tune::{Decided, Limit, Valuation, nearest};
 use dwell_policy::Nanos;
-use dwell_policy::param::Setting;
+use dwell_policy::param::{Setting, Unit};
 use dwell_stats::Interval;
 use serde::Serialize;
 
@@ -24,8 +24,6 @@ const FINALISTS: usize = 32;
 const CENTRES: usize = 3;
 /// The maxima that are printed beside the advice \[us\].
 const MAXIMA_US: [i64; 8] = [10, 20, 50, 100, 200, 500, 1_000, 2_000];
-/// The parameters of haltpoll that are times: the maximum, and the first window.
-const TIMES: [&str; 2] = ["guest_halt_poll_ns", "guest_halt_poll_grow_start"];
 
 /// How often [`Task::progress`] is called.
 pub const STEPS: u64 = 5;
@@ -192,11 +190,13 @@ pub fn advise(task: &Task<'_>) -> Result<AdviceByWork, RuleError> {
     })
 }
 
-/// The present setting with another maximum.
-fn with_maximum(present: Setting, ns: i64) -> Setting {
+/// The present setting with another maximum \[ns\].
+pub fn with_maximum(present: Setting, ns: i64) -> Setting {
     let mut setting = present;
-    // Of a setting without such a parameter there is one row.
-    let _ = setting.set(TIMES[0], ns);
+    // Of haltpoll and of KVM the maximum is the first parameter.
+    if let Some((param, _)) = present.iter().next() {
+        let _ = setting.set(param.name, ns);
+    }
     setting
 }
 
@@ -292,13 +292,13 @@ impl Search<'_> {
 /// The same factors, and times that differ by at most a factor of 2.
 fn near_in_time(centre: &Setting, other: &Setting) -> bool {
     centre.iter().zip(other.iter()).all(|((param, a), (_, b))| {
-        if TIMES.contains(&param.name) { a <= 2 * b && b <= 2 * a } else { a == b }
+        if param.unit == Unit::Nanoseconds { a <= 2 * b && b <= 2 * a } else { a == b }
     })
 }
 
 /// The same times.
 fn near_in_factors(centre: &Setting, other: &Setting) -> bool {
-    TIMES.iter().all(|name| centre.get(name) == other.get(name))
+    centre.iter().zip(other.iter()).all(|((param, a), (_, b))| param.unit != Unit::Nanoseconds || a == b)
 }
 
 /// Candidates against what they have to be better than.

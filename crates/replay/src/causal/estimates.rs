@@ -2,8 +2,9 @@
 
 use super::idling::{Halts, Idling};
 use super::{Constants, External, Program};
+use crate::calibration::HaltCosts;
 use crate::rule::{Rule, RuleError};
-use dwell_policy::Nanos;
+use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Cause, Segments, Way};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -34,6 +35,12 @@ pub struct Calibrated {
     pub after_halt: Option<Nanos>,
     /// How much longer the waker runs where it ends a halt, as measured.
     pub ipi: Option<Nanos>,
+}
+
+impl From<&HaltCosts> for Calibrated {
+    fn from(measured: &HaltCosts) -> Calibrated {
+        Calibrated { after_halt: measured.halt_latency(), ipi: measured.halt_waker() }
+    }
 }
 
 impl Estimate {
@@ -120,6 +127,23 @@ const ASSUMED: Estimates = Estimates {
     hidden: Estimate::assumed(3_000, 0, 6_000),
 };
 
+/// The same of vCPUs, as their host sees them: what those of the lab had on the same machine under 200 us, which shows both
+/// polls and halts (`dwell-lab pingpong --predict --format json`, 27 November 2026).
+const ASSUMED_OF_VCPUS: Estimates = Estimates {
+    after_poll: Estimate::assumed(1_000, 500, 2_000),
+    ipi: Estimate::assumed(8_000, 0, 20_000),
+    longer_segment: Estimate::assumed(10_000, 0, 20_000),
+    ..ASSUMED
+};
+
+/// What is assumed where this rule was in force.
+const fn assumed_under(present: &Rule) -> &'static Estimates {
+    match present {
+        Rule::Layer(setting) if matches!(setting.layer(), Layer::Host) => &ASSUMED_OF_VCPUS,
+        _ => &ASSUMED,
+    }
+}
+
 /// Where fewer than one idle time in so many halts, its latency is not that of a halt among many.
 const SELDOM: usize = 20;
 
@@ -129,21 +153,28 @@ impl Estimates {
     /// does not show is from the next that does. What is calibrated takes the place of what is assumed.
     ///
     /// Also how the CPUs of the first idled, with the latencies of halts.
-    pub(super) fn of(recordings: &[(&Segments, &Before)], known: Calibrated) -> (Estimates, Idling) {
+    pub(super) fn of(
+        recordings: &[(&Segments, &Before)],
+        present: &Rule,
+        known: Calibrated,
+    ) -> (Estimates, Idling) {
+        let assumed_of = assumed_under(present);
         let mut lengths = [BTreeMap::new(), BTreeMap::new()];
         let mut each: Vec<Seen> =
             recordings.iter().map(|(segments, before)| Seen::of(segments, before, &mut lengths)).collect();
         let [until_waking, after_waking] = lengths;
-        let assumed = known.after_halt.map_or(ASSUMED.after_halt, Estimate::calibrated);
-        let ipi = known.ipi.map_or(ASSUMED.ipi, Estimate::calibrated);
+        let assumed = known.after_halt.map_or(assumed_of.after_halt, Estimate::calibrated);
+        let ipi = known.ipi.map_or(assumed_of.ipi, Estimate::calibrated);
         let of_polls = |late: &Late| {
             Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halted()))
         };
-        let after_poll = each.iter().find_map(|seen| of_polls(&seen.late)).unwrap_or(ASSUMED.after_poll);
+        let after_poll = each.iter().find_map(|seen| of_polls(&seen.late)).unwrap_or(assumed_of.after_poll);
         let external_poll =
-            each.iter().find_map(|seen| of_polls(&seen.external)).unwrap_or(ASSUMED.external_poll);
-        let external_halt =
-            each.iter().find_map(|seen| Estimate::of(seen.external.halts())).unwrap_or(ASSUMED.external_halt);
+            each.iter().find_map(|seen| of_polls(&seen.external)).unwrap_or(assumed_of.external_poll);
+        let external_halt = each
+            .iter()
+            .find_map(|seen| Estimate::of(seen.external.halts()))
+            .unwrap_or(assumed_of.external_halt);
         // Halts among many are better than seldom ones, and those better than none.
         let place = each.iter().position(|seen| seen.late.halted() >= FEWEST && !seen.halts_seldom());
         let late = &each[place.unwrap_or(0)].late;
@@ -161,7 +192,7 @@ impl Estimates {
         // What runs long has more to lose: of one in Python it was 32 us, of fio 6.
         let half_ns = Estimate::of(each.swap_remove(0).runs).map_or(0, |of| of.ns / 2);
         let longer_segment =
-            Estimate { high_ns: half_ns.max(ASSUMED.longer_segment.high_ns), ..ASSUMED.longer_segment };
+            Estimate { high_ns: half_ns.max(assumed_of.longer_segment.high_ns), ..assumed_of.longer_segment };
         let estimates = Estimates {
             after_poll,
             after_halt: match (is_seldom, known.after_halt) {
@@ -173,7 +204,7 @@ impl Estimates {
             external_halt,
             ipi: of_halts(after_waking).map_or(ipi, pooled),
             longer_segment: of_halts(until_waking).map_or(longer_segment, pooled),
-            hidden: ASSUMED.hidden,
+            hidden: assumed_of.hidden,
         };
         (estimates, idling)
     }

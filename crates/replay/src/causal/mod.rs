@@ -25,7 +25,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, rows};
+pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, rows, with_maximum};
 pub use constants::{Constants, External};
 pub use estimates::{Calibrated, Estimate, Estimates};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};

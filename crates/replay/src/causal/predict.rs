@@ -163,7 +163,7 @@ impl Predictor {
         let recordings: Vec<(&Segments, &Before)> = std::iter::once((segments, &before))
             .chain(other.map(|other| other.segments).zip(before_other.as_ref()))
             .collect();
-        let (estimates, idling) = Estimates::of(&recordings, known);
+        let (estimates, idling) = Estimates::of(&recordings, present, known);
         let halted = before.halted();
         let (half, all) = (segments.rows.len() / 2, segments.rows.len());
         let stretch = |from: usize, to: usize| {

@@ -64,7 +64,7 @@ pub(crate) trait Feed {
 pub(crate) fn live(target: Target, pid: Option<u32>, comm: Option<&str>) -> anyhow::Result<Box<dyn Feed>> {
     let pid = pid.map(i32::try_from).transpose().context("--pid: no such process")?;
     let target = match target {
-        Target::Host => dwell_capture::Target::Host { pid, exits: false, contention: false },
+        Target::Host => dwell_capture::Target::Host { pid, exits: false, contention: false, causes: false },
         Target::Guest => dwell_capture::Target::Guest { source: GuestSource::Auto, causes: false },
         Target::Thread => dwell_capture::Target::Thread { pid, comm: comm.map(str::to_owned) },
     };

@@ -39,10 +39,10 @@ impl OtherByWork {
 }
 
 /// What ran in another recording, and the setting that was in force.
-pub(super) fn read(path: &Path, model: &Model) -> anyhow::Result<(Segments, Setting)> {
+pub(super) fn read(path: &Path, layer: Layer, model: &Model) -> anyhow::Result<(Segments, Setting)> {
     let file = path.display();
     let reader = model::open(path)?;
-    let setting = settings::recorded(Layer::Guest, model.version, reader.metadata())
+    let setting = settings::recorded(layer, model.version, reader.metadata())
         .with_context(|| format!("cannot use {file}: it does not have the setting in force"))?;
     let segments = reader.segments()?.with_context(|| {
         format!(

@@ -1,12 +1,11 @@
 //! What a setting does to the work, of recordings that have what woke the tasks.
 
 use super::other::{self, OtherByWork};
-use crate::by_work::{Basis, between};
+use crate::by_work::{self, Basis, between};
 use crate::model::Model;
 use crate::progress;
 use anyhow::ensure;
 use dwell_knobs::plan::{Effect, Plan};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::{Conclusion, Goal, Worth};
@@ -37,7 +36,7 @@ pub(crate) struct ByWork {
 }
 
 impl ByWork {
-    /// Of a recording of a guest that has causes; `None` of others.
+    /// Of a recording of a guest or a host that has causes; `None` of others.
     ///
     /// # Errors
     /// If the other recording cannot be read or has no causes.
@@ -49,14 +48,16 @@ impl ByWork {
         goal: Goal,
         worth_a_change: Worth,
     ) -> anyhow::Result<Option<ByWork>> {
-        let Some(segments) = reader.segments()?.filter(|_| present.layer() == Layer::Guest) else {
+        let Some(segments) = by_work::segments(reader, present.layer())? else {
             ensure!(
                 also.is_none(),
-                "--also needs a recording of a guest with what woke the tasks, as `dwell record guest` keeps it"
+                "--also needs a recording with what woke the tasks or vCPUs, as `dwell record guest` and `host` keep it"
             );
             return Ok(None);
         };
-        let another = also.map(|path| other::read(path, model).map(|other| (path, other))).transpose()?;
+        let another = also
+            .map(|path| other::read(path, present.layer(), model).map(|other| (path, other)))
+            .transpose()?;
         let other =
             another.as_ref().map(|(_, (segments, setting))| Other { segments, under: Rule::Layer(*setting) });
         let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), other.as_ref())?;

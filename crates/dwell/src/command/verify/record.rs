@@ -28,7 +28,7 @@ pub(super) fn target(owner: Owner) -> Target {
         Owner::Layer(Layer::Guest | Layer::Driver) => {
             Target::Guest { source: GuestSource::Auto, causes: false }
         }
-        _ => Target::Host { pid: None, exits: false, contention: false },
+        _ => Target::Host { pid: None, exits: false, contention: false, causes: false },
     }
 }
 
@@ -48,7 +48,7 @@ impl RecordArgs {
     ) -> anyhow::Result<()> {
         let target = match target.clone() {
             Target::Guest { source, .. } => Target::Guest { source, causes: true },
-            Target::Host { pid, exits, .. } => Target::Host { pid, exits, contention: true },
+            Target::Host { pid, exits, .. } => Target::Host { pid, exits, contention: true, causes: true },
             other @ Target::Thread { .. } => other,
         };
         let duration = budget / 8;

@@ -5,7 +5,7 @@
 //!
 //! | events in the text | layer | an episode is |
 //! |---|---|---|
-//! | `kvm:kvm_vcpu_wakeup`, `kvm:kvm_halt_poll_ns`, `kvm:kvm_exit`; for the time alone `sched:sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_migrate_task` | host | one wakeup of a vCPU: [`HostPairing`] |
+//! | `kvm:kvm_vcpu_wakeup`, `kvm:kvm_halt_poll_ns`, `kvm:kvm_exit`; for the time alone `sched:sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_migrate_task`; for what woke them `kvm:kvm_apic_accept_irq`, `sched:sched_waking` | host | one wakeup of a vCPU: [`HostPairing`] |
 //! | `power:cpu_idle`, or `sched:sched_switch` or switches as perf records them by itself; `sched:sched_waking`; interrupts; `power:guest_halt_poll_ns`; `dwell_idle:dwell_idle_episode` | guest | one period of idling of a CPU: [`GuestPairing`] |
 //! | `syscalls:sys_enter_*` and `sys_exit_*` of the calls that wait, or `raw_syscalls` | iothread | one call that may wait: [`ThreadPairing`] |
 //!
@@ -39,6 +39,7 @@ use crate::host::HostPairing;
 use crate::merge::Merge;
 use crate::pairing::{PairedEpisode, Pairing};
 use crate::thread::ThreadPairing;
+use crate::vcpu_causes::WithVcpuCauses;
 use crate::write::EpisodeWriter;
 use dwell_policy::arch::Arch;
 use dwell_policy::version::Version;
@@ -333,11 +334,13 @@ struct Used {
     contention: bool,
     /// The scheduler's events, for what woke the tasks of a guest.
     causes: bool,
+    /// Interrupts and wakings, for what woke the vCPUs of a host.
+    vcpu_causes: bool,
 }
 
 impl Choice {
     fn uses(&self, tracepoint: TracepointKind) -> bool {
-        let Used { source, own_switches, any_calls, contention, causes } = self.used;
+        let Used { source, own_switches, any_calls, contention, causes, vcpu_causes } = self.used;
         match (self.layer, tracepoint) {
             (Layer::Host, TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::Exit) => {
                 true
@@ -349,6 +352,13 @@ impl Choice {
                 | TracepointKind::WakeupNew
                 | TracepointKind::Migrate,
             ) => contention,
+            (
+                Layer::Host,
+                TracepointKind::Waking
+                | TracepointKind::ApicAccept
+                | TracepointKind::TimerInterrupt
+                | TracepointKind::DeviceInterrupt,
+            ) => vcpu_causes,
             (Layer::Guest, TracepointKind::Switch) => {
                 (source == GuestSource::Switch && !own_switches) || causes
             }
@@ -411,12 +421,19 @@ impl<W: Write + Send> Episodes<'_, W> {
                 .into_iter()
                 .all(|kind| seen.has(kind)),
             causes: [TracepointKind::Switch, TracepointKind::Waking].into_iter().all(|kind| seen.has(kind)),
+            vcpu_causes: [TracepointKind::ApicAccept, TracepointKind::Waking]
+                .into_iter()
+                .all(|kind| seen.has(kind)),
         };
         let names = Box::new(self.names.clone());
         let pairing: Box<dyn Pairing> = match layer {
             Layer::Host => {
                 let host = HostPairing::new(self.revision(), None, names);
-                Box::new(if used.contention { host.with_contention(Contention::new(None)) } else { host })
+                let host = if used.contention { host.with_contention(Contention::new(None)) } else { host };
+                match used.vcpu_causes {
+                    true => Box::new(WithVcpuCauses::new(host)),
+                    false => Box::new(host),
+                }
             }
             Layer::Guest | Layer::Driver => {
                 let silent = seen.cpus_that_switch.difference(&seen.cpus_with_cpu_idle).copied();

@@ -1,0 +1,368 @@
+//! What vCPUs run between their halts, and what woke them, as their host sees it.
+//!
+//! A segment of a vCPU lasts from the end of one halt to the beginning of the next; `kvm:kvm_vcpu_wakeup` has both. What
+//! ended the halt happened before: an interrupt was put into the vCPU's local APIC (`kvm:kvm_apic_accept_irq`), and where
+//! its thread slept that was woken (`sched:sched_waking`). Both are on the CPU of whoever did it, and most often in its
+//! task: the thread of another vCPU that sends an interrupt or rings a doorbell. That is the waker. What the threads of
+//! devices wake, and what wakes in an interrupt, comes at its own time, or so long after a request.
+//!
+//! A local APIC is known by the number of its vCPU alone. Where several VMs have a vCPU of this number and the waker's process
+//! has none, the interrupt may be any one's: it is taken for the cause of the halts that end after it.
+
+use crate::causes::{IN_INTERRUPT_NS, Rows};
+use crate::event::{Event, EventKind, Interrupt};
+use crate::host::HostPairing;
+use crate::pairing::{ByNumber, PairedEpisode, Pairing};
+use dwell_recording::{Cause, IdleIncludes, Segment, Segments};
+use serde_json::Value;
+use std::collections::{BTreeMap, VecDeque};
+
+/// So many of the events that may have woken a vCPU are remembered: most halts have one or two.
+const MOST_WAKEUPS: usize = 16;
+
+/// From the guest's halt to the beginning of KVM's at most \[ns\]: an interrupt that comes in between is there already.
+const ON_THE_WAY_NS: u64 = 10_000;
+
+/// What may have woken a vCPU.
+#[derive(Clone, Copy)]
+struct Wakeup {
+    at_ns: u64,
+    cause: Cause,
+    /// By whom.
+    tid: i32,
+    /// Whether the thread was woken, so that the vCPU is known.
+    of_thread: bool,
+}
+
+/// A vCPU that is between two halts.
+#[derive(Clone, Copy)]
+struct Running {
+    start_ns: u64,
+    cause: Cause,
+    halted: Option<bool>,
+    number: u32,
+}
+
+#[derive(Default)]
+struct Vcpu {
+    pid: i32,
+    running: Option<Running>,
+    wakeups: VecDeque<Wakeup>,
+}
+
+impl Vcpu {
+    fn may_be_woken(&mut self, wakeup: Wakeup) {
+        if self.wakeups.len() == MOST_WAKEUPS {
+            self.wakeups.pop_front();
+        }
+        self.wakeups.push_back(wakeup);
+    }
+
+    /// What ended the halt that began then.
+    fn cause(&self, idle_since_ns: u64, waited: bool) -> Cause {
+        let since = || self.wakeups.iter().filter(|wakeup| wakeup.at_ns >= idle_since_ns);
+        let woken = since().find(|wakeup| wakeup.of_thread == waited).or_else(|| since().next());
+        // The thread is woken because of the interrupt.
+        let because = woken.and_then(|woken| since().find(|wakeup| wakeup.tid == woken.tid));
+        // A halt that finds an interrupt ends at once.
+        let found = self.wakeups.back().filter(|last| {
+            !waited && last.at_ns < idle_since_ns && idle_since_ns - last.at_ns <= ON_THE_WAY_NS
+        });
+        because.or(woken).or(found).map_or(Cause::Unknown, |wakeup| wakeup.cause)
+    }
+}
+
+/// Episodes of vCPUs, and the segments between them.
+pub struct WithVcpuCauses {
+    episodes: HostPairing,
+    /// By number of the idler.
+    vcpus: Vec<Vcpu>,
+    /// The idler of a thread.
+    threads: ByNumber<i32, u32>,
+    /// The idlers that are vCPUs of this number.
+    numbered: ByNumber<u32, Vec<u32>>,
+    /// By CPU, the last interrupt and when it was \[ns\].
+    interrupts: ByNumber<u32, (u64, Interrupt)>,
+    rows: Rows,
+}
+
+impl WithVcpuCauses {
+    /// Adds segments to these episodes.
+    pub fn new(episodes: HostPairing) -> WithVcpuCauses {
+        WithVcpuCauses {
+            episodes,
+            vcpus: vec![],
+            threads: ByNumber::default(),
+            numbered: ByNumber::default(),
+            interrupts: ByNumber::default(),
+            rows: Rows::default(),
+        }
+    }
+
+    /// Who woke at this event; `None` where it is not known.
+    fn waker(&self, event: &Event) -> Option<Cause> {
+        let woken_ns = event.time_ns;
+        let recent = self.interrupts.get(&event.cpu);
+        let recent = recent.filter(|(at_ns, _)| woken_ns.saturating_sub(*at_ns) <= IN_INTERRUPT_NS);
+        match (recent, self.threads.get(&event.tid)) {
+            (Some((_, Interrupt::Timer)), _) => Some(Cause::Timer { woken_ns }),
+            (Some((_, Interrupt::Device)), _) | (_, None) => Some(Cause::Interrupt { woken_ns }),
+            (_, Some(idler)) => {
+                let Running { start_ns, number, .. } = self.vcpus.get(*idler as usize)?.running?;
+                Some(Cause::Task { waker: number, offset_ns: woken_ns.checked_sub(start_ns)? })
+            }
+        }
+    }
+
+    fn thread_is_woken(&mut self, event: &Event, woken: i32) {
+        let (Some(cause), Some(idler)) = (self.waker(event), self.threads.get(&woken)) else { return };
+        let wakeup = Wakeup { at_ns: event.time_ns, cause, tid: event.tid, of_thread: true };
+        if let Some(vcpu) = self.vcpus.get_mut(*idler as usize) {
+            vcpu.may_be_woken(wakeup);
+        }
+    }
+
+    fn interrupt_is_accepted(&mut self, event: &Event, apic: u32) {
+        let Some(cause) = self.waker(event) else { return };
+        let own = self.threads.get(&event.tid).copied();
+        let idlers = self.numbered.get(&apic).map_or(&[][..], Vec::as_slice);
+        let is_of_process =
+            |idler: &u32| self.vcpus.get(*idler as usize).is_some_and(|vcpu| vcpu.pid == event.pid);
+        let any = idlers.iter().any(is_of_process);
+        let woken: Vec<u32> = idlers.iter().filter(|idler| !any || is_of_process(idler)).copied().collect();
+        for idler in woken.into_iter().filter(|idler| own != Some(*idler)) {
+            let wakeup = Wakeup { at_ns: event.time_ns, cause, tid: event.tid, of_thread: false };
+            if let Some(vcpu) = self.vcpus.get_mut(idler as usize) {
+                vcpu.may_be_woken(wakeup);
+            }
+        }
+    }
+
+    /// The halt of an idler is over.
+    fn halt_is_over(&mut self, event: &Event, episode: PairedEpisode) {
+        let idler = episode.idler;
+        let place = idler as usize;
+        if place >= self.vcpus.len() {
+            self.vcpus.resize_with(place + 1, Vcpu::default);
+        }
+        if self.threads.insert(event.tid, idler) != Some(idler) {
+            // One that is new, or goes on in another thread.
+            self.vcpus[place] = Vcpu { pid: event.pid, ..Vcpu::default() };
+            if let Some(number) = self.episodes.number_of(idler) {
+                let same = self.numbered.entry(number).or_default();
+                if !same.contains(&idler) {
+                    same.push(idler);
+                }
+            }
+        }
+        let vcpu = &mut self.vcpus[place];
+        if let Some(Running { start_ns, cause, halted, number }) = vcpu.running.take() {
+            let run_ns = episode.start_ns.saturating_sub(start_ns);
+            let row = Segment { task: idler, cpu: idler, start_ns, run_ns, cause, halted, idle: None };
+            self.rows.end(number, row);
+        }
+        let cause = vcpu.cause(episode.start_ns, episode.halted == Some(true));
+        vcpu.wakeups.clear();
+        let start_ns = event.time_ns;
+        let begin = |number| Running { start_ns, cause, halted: episode.halted, number };
+        vcpu.running = self.rows.begin().map(begin);
+    }
+
+    /// What runs, and what was woken, is not known from here on.
+    fn lost(&mut self) {
+        for vcpu in &mut self.vcpus {
+            vcpu.running = None;
+            vcpu.wakeups.clear();
+        }
+    }
+}
+
+impl Pairing for WithVcpuCauses {
+    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+        let before = found.len();
+        self.episodes.observe(event, found);
+        match event.kind {
+            EventKind::VcpuWakeup { .. } => {
+                if let Some(episode) = found.get(before).copied() {
+                    self.halt_is_over(event, episode);
+                }
+            }
+            EventKind::Waking { woken, .. } => self.thread_is_woken(event, woken),
+            EventKind::ApicAccept { apic } => self.interrupt_is_accepted(event, apic),
+            EventKind::Interrupt(kind) => {
+                self.interrupts.insert(event.cpu, (event.time_ns, kind));
+            }
+            EventKind::Gap { .. } | EventKind::Lost { .. } => self.lost(),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, found: &mut Vec<PairedEpisode>) {
+        self.episodes.finish(found);
+    }
+
+    fn idlers(&self) -> &[String] {
+        self.episodes.idlers()
+    }
+
+    fn incomplete(&self) -> u64 {
+        self.episodes.incomplete()
+    }
+
+    fn idle_includes(&self) -> IdleIncludes {
+        self.episodes.idle_includes()
+    }
+
+    fn notes(&self) -> BTreeMap<String, Value> {
+        let mut notes = self.episodes.notes();
+        self.rows.note(&mut notes);
+        notes
+    }
+
+    fn take_segments(&mut self) -> Option<Segments> {
+        let tasks = self.episodes.idlers().to_vec();
+        Some(Segments { tasks, rows: self.rows.finish(), poll_step_ns: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pairing::Names;
+
+    /// Thread 10 N + K of process 10 N is vCPU K.
+    struct Vcpus;
+
+    impl Names for Vcpus {
+        fn process(&mut self, _: i32) -> Option<String> {
+            Some("vmm".to_owned())
+        }
+        fn thread(&mut self, _: i32, tid: i32) -> Option<String> {
+            (tid < 100).then(|| format!("CPU {}/KVM", tid % 10))
+        }
+    }
+
+    fn event(time_ns: u64, tid: i32, kind: EventKind) -> Event {
+        let cpu = u32::try_from(tid % 10).unwrap();
+        Event { time_ns, cpu, pid: tid / 10 * 10, tid, kind }
+    }
+
+    fn halt(time_ns: u64, tid: i32, ns: u64, waited: bool) -> Event {
+        event(time_ns, tid, EventKind::VcpuWakeup { ns, waited, valid: true })
+    }
+
+    fn waking(time_ns: u64, tid: i32, woken: i32) -> Event {
+        event(time_ns, tid, EventKind::Waking { woken, target: 0 })
+    }
+
+    fn accept(time_ns: u64, tid: i32, apic: u32) -> Event {
+        event(time_ns, tid, EventKind::ApicAccept { apic })
+    }
+
+    fn segments(events: &[Event]) -> Segments {
+        let mut pairing = WithVcpuCauses::new(HostPairing::new(None, None, Box::new(Vcpus)));
+        let mut found = vec![];
+        events.iter().for_each(|event| pairing.observe(event, &mut found));
+        pairing.take_segments().unwrap()
+    }
+
+    fn causes(events: &[Event]) -> Vec<(u32, u64, u64, Cause)> {
+        segments(events).rows.iter().map(|row| (row.task, row.start_ns, row.run_ns, row.cause)).collect()
+    }
+
+    #[test]
+    fn a_vcpu_that_wakes_another_is_its_waker() {
+        let events = [
+            halt(10_000, 10, 1_000, true),
+            halt(11_000, 11, 1_000, true),
+            // Halts at 12,000; polls, so that no thread is woken.
+            accept(15_000, 10, 1),
+            halt(16_000, 11, 4_000, false),
+            // Halts at 17,000, and sleeps.
+            accept(20_000, 11, 0),
+            waking(20_500, 11, 10),
+            halt(30_000, 10, 13_000, true),
+            halt(40_000, 11, 5_000, true),
+            halt(50_000, 10, 5_000, false),
+        ];
+        assert_eq!(
+            causes(&events),
+            [
+                (0, 10_000, 7_000, Cause::Unknown),
+                (1, 11_000, 1_000, Cause::Unknown),
+                (1, 16_000, 19_000, Cause::Task { waker: 0, offset_ns: 5_000 }),
+                (0, 30_000, 15_000, Cause::Task { waker: 2, offset_ns: 4_000 }),
+            ]
+        );
+        let segments = segments(&events);
+        assert_eq!(segments.tasks, ["vmm/10/vcpu0", "vmm/10/vcpu1"]);
+        assert_eq!(segments.rows[2].halted, Some(false));
+    }
+
+    #[test]
+    fn a_halt_may_find_its_interrupt() {
+        let found = |accepted_ns: u64, waited: bool| {
+            let halts = [halt(10_000, 10, 1_000, true), halt(11_000, 11, 1_000, true)];
+            let ends = [(40_000, 11), (50_000, 11), (60_000, 10)].map(|(ns, tid)| halt(ns, tid, 500, waited));
+            causes(&[&halts[..], &[accept(accepted_ns, 10, 1)], &ends].concat()).last().unwrap().3
+        };
+        assert_eq!(found(38_000, false), Cause::Task { waker: 0, offset_ns: 28_000 });
+        assert_eq!(found(38_000, true), Cause::Unknown);
+        assert_eq!(found(20_000, false), Cause::Unknown);
+    }
+
+    /// vCPUs of two VMs have the number 1; the thread that is woken tells which, and otherwise the waker's process.
+    #[test]
+    fn an_interrupt_is_of_the_wakers_vm_unless_another_thread_is_woken() {
+        let found = causes(&[
+            halt(1_000, 10, 500, true),
+            halt(1_100, 11, 500, true),
+            halt(1_200, 21, 500, true),
+            accept(5_000, 10, 1),
+            halt(6_000, 11, 3_000, false),
+            halt(6_100, 21, 3_000, true),
+            accept(7_000, 10, 1),
+            waking(7_100, 10, 21),
+            halt(8_000, 21, 1_000, true),
+            halt(9_000, 11, 100, true),
+            halt(9_100, 21, 100, true),
+            halt(9_200, 10, 100, true),
+        ]);
+        let causes: Vec<(u64, Cause)> = found.iter().map(|row| (row.1, row.3)).collect();
+        let by_first = |offset_ns| Cause::Task { waker: 0, offset_ns };
+        assert!(
+            causes.contains(&(6_000, by_first(4_000))) && causes.contains(&(6_100, Cause::Unknown)),
+            "{causes:?}"
+        );
+        assert!(causes.contains(&(8_000, by_first(6_100))), "{causes:?}");
+    }
+
+    #[test]
+    fn timers_devices_and_other_threads_are_no_vcpus() {
+        let found = causes(&[
+            halt(10_000, 10, 1_000, true),
+            halt(11_000, 11, 1_000, true),
+            event(20_000, 10, EventKind::Interrupt(Interrupt::Timer)),
+            waking(21_000, 10, 11),
+            halt(25_000, 11, 10_000, true),
+            waking(50_000, 105, 11),
+            halt(55_000, 11, 10_000, true),
+            // Its own, which ended before.
+            accept(70_000, 11, 1),
+            halt(75_000, 11, 10_000, false),
+            event(80_000, 11, EventKind::Lost { cpu: None, count: 1 }),
+            halt(85_000, 11, 1_000, true),
+            halt(95_000, 11, 1_000, true),
+        ]);
+        let causes: Vec<(u64, Cause)> = found.iter().map(|row| (row.1, row.3)).collect();
+        assert_eq!(
+            causes,
+            [
+                (11_000, Cause::Unknown),
+                (25_000, Cause::Timer { woken_ns: 21_000 }),
+                (55_000, Cause::Interrupt { woken_ns: 50_000 }),
+                (85_000, Cause::Unknown),
+            ]
+        );
+    }
+}
