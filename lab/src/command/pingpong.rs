@@ -48,6 +48,11 @@ pub(crate) struct PingpongArgs {
     /// median of --rounds (7 by default). Needs root, for the recorder.
     #[arg(long, conflicts_with_all = ["guest", "samples"])]
     predict: bool,
+    /// With --predict: each vCPU is in a VM of its own, and rings the doorbell of the other
+    ///
+    /// A write to a port (ioeventfd) is an interrupt (irqfd) of the other VM.
+    #[arg(long, requires = "predict")]
+    apart: bool,
     #[command(flatten)]
     campaign: CampaignArgs,
     #[command(flatten)]
@@ -78,6 +83,8 @@ struct About {
 #[derive(Serialize)]
 struct Predicted {
     think: String,
+    /// Whether each vCPU was in a VM of its own.
+    apart: bool,
     notes: Vec<String>,
     recordings: Vec<Recorded>,
     cells: Vec<Cell>,
@@ -93,10 +100,11 @@ fn predict(args: &PingpongArgs, rig: &Rig, think: &Gaps) -> Outcome {
     let exchanges = exchanges_of_a_block(mean(think, seed), Nanos::from_micros(80), BLOCK);
     let rounds = Some(args.campaign.options(1).max_rounds).filter(|rounds| *rounds < u32::MAX).unwrap_or(7);
     let stop = stop::on_ctrl_c()?;
-    let pair = Pair { rig, think, seed, exchanges };
+    let pair = Pair { rig, apart: args.apart, think, seed, exchanges };
     let (recordings, cells) = pair.predict(&maxima_ns, rounds, &stop)?;
     let predicted = Predicted {
         think: think.spec().to_string(),
+        apart: args.apart,
         notes: rig.notes(),
         median_error: median(cells.iter().map(|cell| cell.error().abs()).collect()),
         recordings,
@@ -127,7 +135,9 @@ fn cells_table(predicted: &Predicted) -> Table {
 }
 
 fn predicted_words(predicted: &Predicted) -> String {
-    let mut text = format!("Two vCPUs that wait for each other, thinking time {}\n\n", predicted.think);
+    let whose = if predicted.apart { "of two VMs " } else { "" };
+    let mut text =
+        format!("Two vCPUs {whose}that wait for each other, thinking time {}\n\n", predicted.think);
     text += &output::fitted(&cells_table(predicted));
     text.push('\n');
     for of in &predicted.recordings {

@@ -70,6 +70,8 @@ struct Watched {
 /// What is run.
 pub struct Pair<'a> {
     pub rig: &'a Rig,
+    /// Whether each is in a VM of its own.
+    pub apart: bool,
     /// The thinking times of the first vCPU.
     pub think: &'a Gaps,
     pub seed: u64,
@@ -79,7 +81,7 @@ pub struct Pair<'a> {
 impl Pair<'_> {
     fn run(&self, maximum_ns: u32, round: u64, stop: &AtomicBool) -> Result<f64, LabError> {
         let think = self.think.sequence(self.seed, round, WARM_UP + self.exchanges).gaps;
-        let block = vcpus(self.rig, &think, &Idle::host(maximum_ns), stop)?;
+        let block = vcpus(self.rig, &think, &Idle::host(maximum_ns), self.apart, stop)?;
         Ok(block.figures.get(EXCHANGES_PER_S).copied().unwrap_or(f64::NAN))
     }
 

@@ -7,6 +7,7 @@
 use super::run::{self, BlockRun, rounds_of_a_block};
 use super::{KvmCounts, LabError, Rig};
 use crate::gaps::Gaps;
+use crate::guest::doorbell::DOORBELL;
 use crate::guest::pingpong::{Exchange, reply, serve};
 use crate::host::Tsc;
 use crate::idle::{Halts, Idle};
@@ -69,7 +70,7 @@ pub fn block(
     match trial.setting {
         Participants::Spin => native(rig, &think, Wait::Spin, stop),
         Participants::Futex => native(rig, &think, Wait::Futex, stop),
-        Participants::Vcpus(idle) => vcpus(rig, &think, idle, stop),
+        Participants::Vcpus(idle) => vcpus(rig, &think, idle, false, stop),
     }
 }
 
@@ -105,19 +106,35 @@ fn block_of(rig: &Rig, round_trips: Vec<u64>, participants: &[BlockRun<Ipis>; 2]
     block
 }
 
-/// Two vCPUs, which exchange a message after each of the thinking times.
-pub(super) fn vcpus(rig: &Rig, think: &[Nanos], idle: &Idle, stop: &AtomicBool) -> Result<Block, LabError> {
+/// Two vCPUs, which exchange a message after each of the thinking times: of one VM, or `apart`, in one each.
+pub(super) fn vcpus(
+    rig: &Rig,
+    think: &[Nanos],
+    idle: &Idle,
+    apart: bool,
+    stop: &AtomicBool,
+) -> Result<Block, LabError> {
     if matches!(idle.halts, Halts::InUserSpace(_)) {
         return Err(LabError::NeedsKernelHalts);
     }
-    let machine = Machine::new(idle.machine(), 2)?;
+    let [machine, other] = Machine::together(idle.machine(), 2)?;
     let exchange: &Exchange = machine.place()?;
     exchange.rounds.lay(WARM_UP, think.iter().map(|think| rig.cycles(*think)));
     for endpoint in &exchange.endpoints {
         rig.set_policy(&endpoint.idle_state, idle)?;
     }
     exchange.poll_control.set(idle.poll_control);
-    let vcpus = [machine.vcpu(0, serve, exchange)?, machine.vcpu(1, reply, exchange)?];
+    // Closed, they would be interrupts no more.
+    let bells = [machine.irqfd(0)?, other.irqfd(0)?];
+    let replier = if apart {
+        exchange.set_apart();
+        machine.rings(DOORBELL, &bells[1])?;
+        other.rings(DOORBELL, &bells[0])?;
+        other.vcpu(0, reply, exchange)?
+    } else {
+        machine.vcpu(1, reply, exchange)?
+    };
+    let vcpus = [machine.vcpu(0, serve, exchange)?, replier];
     let kickers = vcpus.each_ref().map(Vcpu::kicker);
     let start = &Barrier::new(2);
     let participants = std::thread::scope(|scope| {

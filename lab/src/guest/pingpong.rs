@@ -1,8 +1,9 @@
 //! Two vCPUs that send each other a message and wait for the answer.
 
-use super::{IdleState, Idler, PollControl, Rounds, send_wake, spin, tsc};
+use super::doorbell::DOORBELL;
+use super::{IdleState, Idler, PollControl, Rounds, out, send_wake, spin, tsc};
 use crate::vm::Shared;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What the two players and their host share.
 #[repr(C)]
@@ -11,6 +12,8 @@ pub struct Exchange {
     pub endpoints: [Endpoint; 2],
     /// Whether the host may poll.
     pub poll_control: PollControl,
+    /// 1 where the players are in VMs of their own, and ring each other's doorbell.
+    apart: AtomicU32,
     /// The exchanges: how long the server thinks before each, and then how long it took.
     pub rounds: Rounds,
 }
@@ -38,6 +41,12 @@ struct Ipis {
 unsafe impl Shared for Exchange {}
 
 impl Exchange {
+    /// Before the guests run: each player is the first vCPU of a VM of its own, in which a write to [`DOORBELL`] wakes the
+    /// other.
+    pub fn set_apart(&self) {
+        self.apart.store(1, Ordering::Release);
+    }
+
     /// Sends message number `number` to a player.
     #[inline]
     fn send(&self, from: &Endpoint, to: u8, number: u64) {
@@ -46,8 +55,10 @@ impl Exchange {
         let avoided = endpoint.idle_state.watches();
         let counter = if avoided { &from.ipis.avoided } else { &from.ipis.sent };
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        if !avoided {
-            send_wake(to);
+        match (avoided, self.apart.load(Ordering::Relaxed)) {
+            (true, _) => {}
+            (false, 0) => send_wake(to),
+            (false, _) => out(DOORBELL),
         }
     }
 }

@@ -16,6 +16,7 @@ pub use memory::Shared;
 pub use vcpu::{GuestFault, Kicker, Vcpu};
 
 use crate::guest::{Program, entry};
+use image::Piece;
 use kvm_bindings::{
     KVM_CAP_HALT_POLL, KVM_IRQ_ROUTING_MSI, KVM_MEM_READONLY, kvm_enable_cap, kvm_irq_routing_entry, kvm_msi,
     kvm_userspace_memory_region,
@@ -24,6 +25,7 @@ use kvm_ioctls::{Cap, IoEventAddress, Kvm, NoDatamatch, VmFd};
 use memory::Memory;
 use paging::{Access, PageTables};
 use std::io;
+use std::sync::Arc;
 use vmm_sys_util::eventfd::EventFd;
 
 /// Why there is no machine, or why it stopped working.
@@ -76,13 +78,13 @@ pub struct Options {
 pub struct Machine {
     // In the order in which they have to go: the VM lets go of the memory before the memory is unmapped.
     vm: VmFd,
-    kvm: Kvm,
+    kvm: Arc<Kvm>,
     options: Options,
     cr3: u64,
     gdt: u64,
     idt: u64,
     vcpus: u8,
-    memory: Memory,
+    memory: Arc<Memory>,
 }
 
 /// Where the pieces of the program begin in guest-physical memory.
@@ -101,25 +103,27 @@ impl Machine {
     /// # Errors
     /// [`VmError`]: without KVM, or if KVM lacks something.
     pub fn new(options: Options, vcpus: u8) -> Result<Machine, VmError> {
+        let [machine] = Machine::together(options, vcpus)?;
+        Ok(machine)
+    }
+
+    /// Makes machines that share one memory, as VMs do that pass each other messages: what is placed in one is at the same
+    /// address in the others.
+    ///
+    /// # Errors
+    /// As of [`Machine::new`].
+    pub fn together<const N: usize>(options: Options, vcpus: u8) -> Result<[Machine; N], VmError> {
         let device = Kvm::new().map_err(|error| VmError::NoKvm(error.into()))?;
-        // A signal such as SIGINT interrupts KVM_CREATE_VM. The caller checks its stop flag.
-        let vm = loop {
-            match device.create_vm() {
-                Err(error) if error.errno() == libc::EINTR => {}
-                created => break created.map_err(kvm("KVM_CREATE_VM"))?,
-            }
-        };
-        if !vm.check_extension(Cap::ReadonlyMem) {
-            return Err(VmError::Lacks("KVM_CAP_READONLY_MEM"));
+        let mut vms = vec![];
+        for _ in 0..N {
+            vms.push(vm(&device, options)?);
         }
-        vm.set_tss_address(KVM_TSS).map_err(kvm("KVM_SET_TSS_ADDR"))?;
-        if !options.halts_in_user_space {
-            vm.create_irq_chip().map_err(kvm("KVM_CREATE_IRQCHIP"))?;
-        }
-        let memory = Memory::new()?;
+        let memory = Arc::new(Memory::new()?);
         let tables = PageTables::new(&memory)?;
-        show_memory(&vm, &memory, &tables)?;
-        show_image(&vm, &tables)?;
+        let regions = regions(&memory)?;
+        for Region { physical, from, bytes, access } in &regions {
+            tables.map(*from, *physical, *bytes, *access)?;
+        }
         tables.map(entry::APIC, entry::APIC, memory::PAGE as u64, Access::Device)?;
         let cr3 = tables.cr3();
         let (gdt, idt) = (memory.pages(1)?, memory.pages(1)?);
@@ -127,14 +131,21 @@ impl Machine {
             memory.write(at, descriptor);
         }
         write_gates(&memory, idt, options.halts_in_user_space);
-        let machine = Machine { vm, kvm: device, options, cr3, gdt, idt, vcpus, memory };
-        if let Some(ns) = options.halt_poll_ns {
-            machine.set_halt_poll_ns(ns)?;
+        let kvm = Arc::new(device);
+        let mut machines = vec![];
+        for vm in vms {
+            show(&vm, &regions)?;
+            let memory = Arc::clone(&memory);
+            let machine = Machine { vm, kvm: Arc::clone(&kvm), options, cr3, gdt, idt, vcpus, memory };
+            if let Some(ns) = options.halt_poll_ns {
+                machine.set_halt_poll_ns(ns)?;
+            }
+            if !options.halts_in_user_space {
+                machine.route_interrupts()?;
+            }
+            machines.push(machine);
         }
-        if !options.halts_in_user_space {
-            machine.route_interrupts()?;
-        }
-        Ok(machine)
+        machines.try_into().map_err(|_| VmError::OutOfMemory)
     }
 
     /// Places a zeroed value where host and guest both see it.
@@ -185,9 +196,18 @@ impl Machine {
     /// The operating system's or KVM's.
     pub fn ioeventfd(&self, port: u16) -> Result<EventFd, VmError> {
         let event = eventfd()?;
-        let at = IoEventAddress::Pio(port.into());
-        self.vm.register_ioevent(&event, &at, NoDatamatch).map_err(kvm("KVM_IOEVENTFD"))?;
+        self.rings(port, &event)?;
         Ok(event)
+    }
+
+    /// When the guest writes to `port`, this descriptor is written to, which may be an [irqfd](Machine::irqfd) of another
+    /// machine.
+    ///
+    /// # Errors
+    /// KVM's.
+    pub fn rings(&self, port: u16, event: &EventFd) -> Result<(), VmError> {
+        let at = IoEventAddress::Pio(port.into());
+        self.vm.register_ioevent(event, &at, NoDatamatch).map_err(kvm("KVM_IOEVENTFD"))
     }
 
     /// Interrupts a vCPU without a descriptor (`KVM_SIGNAL_MSI`).
@@ -233,36 +253,61 @@ fn eventfd() -> Result<EventFd, VmError> {
     EventFd::new(libc::EFD_NONBLOCK).map_err(|error| VmError::Os { what: "eventfd", error })
 }
 
-/// The guest's own memory: physical address 0, at the host's virtual address.
-fn show_memory(vm: &VmFd, memory: &Memory, tables: &PageTables) -> Result<(), VmError> {
-    let region = kvm_userspace_memory_region {
-        slot: 0,
-        guest_phys_addr: 0,
-        memory_size: memory::SIZE as u64,
-        userspace_addr: memory.address(),
-        flags: 0,
+/// A VM without memory.
+fn vm(device: &Kvm, options: Options) -> Result<VmFd, VmError> {
+    // A signal such as SIGINT interrupts KVM_CREATE_VM. The caller checks its stop flag.
+    let vm = loop {
+        match device.create_vm() {
+            Err(error) if error.errno() == libc::EINTR => {}
+            created => break created.map_err(kvm("KVM_CREATE_VM"))?,
+        }
     };
-    // SAFETY: the region is mapped as long as said, and unmapped only after the VM is closed (order of
-    // Machine's fields).
-    unsafe { vm.set_user_memory_region(region) }.map_err(kvm("KVM_SET_USER_MEMORY_REGION"))?;
-    tables.map(memory.address(), 0, memory::SIZE as u64, Access::ReadWrite)
+    if !vm.check_extension(Cap::ReadonlyMem) {
+        return Err(VmError::Lacks("KVM_CAP_READONLY_MEM"));
+    }
+    vm.set_tss_address(KVM_TSS).map_err(kvm("KVM_SET_TSS_ADDR"))?;
+    if !options.halts_in_user_space {
+        vm.create_irq_chip().map_err(kvm("KVM_CREATE_IRQCHIP"))?;
+    }
+    Ok(vm)
 }
 
-/// This program, which the guest may read and run but not write.
-fn show_image(vm: &VmFd, tables: &PageTables) -> Result<(), VmError> {
+/// A part of the host's memory that a guest sees.
+struct Region {
+    physical: u64,
+    /// The virtual address, in the host as in the guest.
+    from: u64,
+    bytes: u64,
+    access: Access,
+}
+
+/// The guest's own memory, from the physical address 0 on, and this program, which the guest may read and run but not
+/// write.
+fn regions(memory: &Memory) -> Result<Vec<Region>, VmError> {
+    let own =
+        Region { physical: 0, from: memory.address(), bytes: memory::SIZE as u64, access: Access::ReadWrite };
+    let mut regions = vec![own];
     let mut physical = IMAGE;
-    for (slot, piece) in (1..).zip(image::pieces()?) {
+    for Piece { from, bytes } in image::pieces()? {
+        regions.push(Region { physical, from, bytes, access: Access::ReadOnly });
+        physical += bytes;
+    }
+    Ok(regions)
+}
+
+fn show(vm: &VmFd, regions: &[Region]) -> Result<(), VmError> {
+    for (slot, Region { physical, from, bytes, access }) in (0..).zip(regions) {
         let region = kvm_userspace_memory_region {
             slot,
-            guest_phys_addr: physical,
-            memory_size: piece.bytes,
-            userspace_addr: piece.from,
-            flags: KVM_MEM_READONLY,
+            guest_phys_addr: *physical,
+            memory_size: *bytes,
+            userspace_addr: *from,
+            flags: if *access == Access::ReadOnly { KVM_MEM_READONLY } else { 0 },
         };
-        // SAFETY: mapped files of this program, which stay for its life; the guest cannot write to them.
+        // SAFETY: the guest's own memory is mapped as long as said, and unmapped only after the VM is closed (order of
+        // Machine's fields); else they are mapped files of this program, which stay for its life, and which the guest cannot
+        // write to.
         unsafe { vm.set_user_memory_region(region) }.map_err(kvm("KVM_SET_USER_MEMORY_REGION"))?;
-        tables.map(piece.from, physical, piece.bytes, Access::ReadOnly)?;
-        physical += piece.bytes;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use dwell_recording::Segments;
 use dwell_stats::{Bootstrap, Draw, Interval};
 use rayon::prelude::*;
 use serde::Serialize;
+use std::ops::Range as Rows;
 use std::sync::Arc;
 
 /// Of each half so many segments are replayed at most.
@@ -21,8 +22,6 @@ const MOST_SEGMENTS: usize = 1 << 17;
 /// The blocks of a half, of which none has fewer segments than this.
 const BLOCKS: usize = 16;
 const SHORTEST_BLOCK: usize = 32;
-/// Where a replay of the present setting misses the recorded work by more, the recorded work takes its place.
-const OWN_ERROR: f64 = 0.1;
 /// The error of the model that is in no other part of a range, as a logarithm: what makes 90 % of the ranges of eleven loads
 /// under four maxima contain what was measured (`experiments/guest-loads/causes.py`, 26 November 2026).
 const MODEL_ERROR: f64 = 0.2;
@@ -67,22 +66,19 @@ pub struct Work {
 pub(super) struct Stretch {
     segments: Segments,
     halted: Vec<bool>,
-    /// What happened in it.
+    /// The work that was done in it, and in what time.
     recorded: Outcome,
 }
 
 impl Stretch {
-    fn of(segments: Segments, halted: &[bool], present: &Rule) -> Result<Stretch, RuleError> {
-        let program = Program::new(&segments, External::Absolute);
-        let (work, span_ns) = program.recorded_work(&segments);
-        let counts = program.as_recorded(present)?.1;
-        let busy_ns = segments.rows.iter().map(|row| u128::from(row.run_ns)).sum();
-        let recorded = Outcome { counts, work, span_ns, busy_ns, ..Outcome::default() };
-        Ok(Stretch { segments, halted: halted.to_vec(), recorded })
+    fn of(segments: Segments, halted: &[bool]) -> Stretch {
+        let (work, span_ns) = Program::new(&segments, External::Absolute).recorded_work(&segments);
+        let recorded = Outcome { work, span_ns, ..Outcome::default() };
+        Stretch { segments, halted: halted.to_vec(), recorded }
     }
 
-    fn part(&self, rows: std::ops::Range<usize>, present: &Rule) -> Result<Stretch, RuleError> {
-        Stretch::of(self.segments.part(rows.clone()), &self.halted[rows], present)
+    fn part(&self, rows: Rows<usize>) -> Stretch {
+        Stretch::of(self.segments.part(rows.clone()), &self.halted[rows])
     }
 }
 
@@ -98,8 +94,8 @@ struct Variant {
 pub struct Predictor {
     halves: [Stretch; 2],
     present: Rule,
-    /// How the present setting is replayed; `None`: the recording takes the place of a replay.
-    present_windows: Option<Windows>,
+    /// What the windows are at the start of a replay of the present setting: what comes closer to the recorded work.
+    present_windows: Windows,
     idling: Arc<Idling>,
     leading: Vec<u32>,
     /// The constants.
@@ -168,9 +164,9 @@ impl Predictor {
         let (half, all) = (segments.rows.len() / 2, segments.rows.len());
         let stretch = |from: usize, to: usize| {
             let rows = from..to.min(from + MOST_SEGMENTS);
-            Stretch::of(segments.part(rows.clone()), &halted[rows], present)
+            Stretch::of(segments.part(rows.clone()), &halted[rows])
         };
-        let halves = [stretch(0, half)?, stretch(half, all)?];
+        let halves = [stretch(0, half), stretch(half, all)];
         let least = halves.iter().map(|half| half.recorded.work).min();
         if least < Some(FEWEST as u64) {
             return Ok(None);
@@ -180,7 +176,7 @@ impl Predictor {
         let mut predictor = Predictor {
             halves,
             present: *present,
-            present_windows: None,
+            present_windows: Windows::Full,
             idling: Arc::new(idling),
             leading: program.leading().to_vec(),
             estimates,
@@ -195,7 +191,7 @@ impl Predictor {
             let error = outcome.work_per_s().unwrap_or(0.0) / recorded_per_s - 1.0;
             if predictor.own_error.is_nan() || error.abs() < predictor.own_error.abs() {
                 predictor.own_error = error;
-                predictor.present_windows = Some(windows).filter(|_| error.abs() <= OWN_ERROR);
+                predictor.present_windows = windows;
             }
         }
         if let Some(other) = other {
@@ -260,10 +256,9 @@ impl Predictor {
     /// What the rules do in a stretch.
     fn outcomes(&self, of: &Stretch, variant: Variant, rules: &[Rule]) -> Result<Vec<Outcome>, RuleError> {
         let program = self.program_of(of, variant);
-        let one = |rule: &Rule| match self.present_windows {
-            None if *rule == self.present => Ok(of.recorded),
-            Some(windows) if *rule == self.present => program.replay(rule, windows),
-            _ => program.replay(rule, variant.windows),
+        let one = |rule: &Rule| {
+            let is_present = *rule == self.present;
+            program.replay(rule, if is_present { self.present_windows } else { variant.windows })
         };
         rules.par_iter().map(one).collect()
     }
@@ -271,7 +266,7 @@ impl Predictor {
     /// What rules do in the first half, or in as much of it as so many segments: both kinds of external causes together.
     pub(super) fn fit(&self, rules: &[Rule], most: usize) -> Result<Vec<Outcome>, RuleError> {
         let rows = self.halves[0].segments.rows.len();
-        let part = (most < rows).then(|| self.halves[0].part(0..most, &self.present)).transpose()?;
+        let part = (most < rows).then(|| self.halves[0].part(0..most));
         let of = part.as_ref().unwrap_or(&self.halves[0]);
         let mut sums = vec![Outcome::default(); rules.len()];
         for external in self.kinds {
@@ -309,7 +304,7 @@ impl Predictor {
         let count = (rows / SHORTEST_BLOCK).clamp(1, BLOCKS);
         let mut blocks = vec![];
         for block in 0..count {
-            let stretch = half.part(rows * block / count..rows * (block + 1) / count, &self.present)?;
+            let stretch = half.part(rows * block / count..rows * (block + 1) / count);
             blocks.push(self.outcomes(&stretch, middle, rules)?);
         }
         let model_error = self.other.map_or(MODEL_ERROR, |other| MODEL_ERROR.max(other.error()));
