@@ -7,10 +7,20 @@ use dwell_replay::causal::{Estimates, Predictor, Range, RowByWork};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio, rounded};
 use serde::Serialize;
 
-/// What ran between idle times and what woke it, of a recording of this layer that has it.
+/// Where another vCPU has woken fewer of a host's segments, the vCPUs do not wait for each other.
+const WAITING: f64 = 0.1;
+
+/// What ran between idle times and what woke it, of a recording of this layer that has it. Of a host only where its vCPUs wait
+/// for each other: what comes at its own time is exact in a replay of idle times.
 pub(crate) fn segments(reader: &Reader, layer: Layer) -> anyhow::Result<Option<Segments>> {
-    let is_of_layer = reader.metadata().layer == layer && matches!(layer, Layer::Guest | Layer::Host);
-    Ok(if is_of_layer { reader.segments()? } else { None })
+    if reader.metadata().layer != layer || !matches!(layer, Layer::Guest | Layer::Host) {
+        return Ok(None);
+    }
+    let waits = |segments: &Segments| {
+        let CauseShares { segments, coupled, .. } = segments.shares();
+        layer == Layer::Guest || coupled as f64 >= WAITING * segments as f64
+    };
+    Ok(reader.segments()?.filter(waits))
 }
 
 /// What the figures rest on.

@@ -85,7 +85,7 @@ pub enum Cause {
     Task {
         /// Index of that segment; it is lower than that of the woken one.
         waker: u32,
-        /// How far into it \[ns\].
+        /// How far into it \[ns\]; beyond its end where it has only woken the thread that wakes this one.
         offset_ns: u64,
     },
     /// A timer.

@@ -3,8 +3,9 @@
 //! A segment of a vCPU lasts from the end of one halt to the beginning of the next; `kvm:kvm_vcpu_wakeup` has both. What
 //! ended the halt happened before: an interrupt was put into the vCPU's local APIC (`kvm:kvm_apic_accept_irq`), and where
 //! its thread slept that was woken (`sched:sched_waking`). Both are on the CPU of whoever did it, and most often in its
-//! task: the thread of another vCPU that sends an interrupt or rings a doorbell. That is the waker. What the threads of
-//! devices wake, and what wakes in an interrupt, comes at its own time, or so long after a request.
+//! task: the thread of another vCPU that sends an interrupt or rings a doorbell. That is the waker. It also is where a thread
+//! of a device does it that the vCPU has woken a moment before, such as that of vhost; then the time is beyond the end of the
+//! waker's segment. What else wakes comes at its own time, or so long after a request.
 //!
 //! A local APIC is known by the number of its vCPU alone. Where several VMs have a vCPU of this number and the waker's process
 //! has none, the interrupt may be any one's: it is taken for the cause of the halts that end after it.
@@ -22,6 +23,17 @@ const MOST_WAKEUPS: usize = 16;
 
 /// From the guest's halt to the beginning of KVM's at most \[ns\]: an interrupt that comes in between is there already.
 const ON_THE_WAY_NS: u64 = 10_000;
+
+/// For so long what a thread wakes is caused by the vCPU that has woken it \[ns\]: it serves the doorbell.
+const SERVES_NS: u64 = 1_000_000;
+
+/// A vCPU that has woken a thread.
+#[derive(Clone, Copy)]
+struct Served {
+    number: u32,
+    start_ns: u64,
+    woken_ns: u64,
+}
 
 /// What may have woken a vCPU.
 #[derive(Clone, Copy)]
@@ -81,6 +93,8 @@ pub struct WithVcpuCauses {
     threads: ByNumber<i32, u32>,
     /// The idlers that are vCPUs of this number.
     numbered: ByNumber<u32, Vec<u32>>,
+    /// By thread that is no vCPU, whom it serves.
+    serves: ByNumber<i32, Served>,
     /// By CPU, the last interrupt and when it was \[ns\].
     interrupts: ByNumber<u32, (u64, Interrupt)>,
     rows: Rows,
@@ -94,6 +108,7 @@ impl WithVcpuCauses {
             vcpus: vec![],
             threads: ByNumber::default(),
             numbered: ByNumber::default(),
+            serves: ByNumber::default(),
             interrupts: ByNumber::default(),
             rows: Rows::default(),
         }
@@ -106,7 +121,15 @@ impl WithVcpuCauses {
         let recent = recent.filter(|(at_ns, _)| woken_ns.saturating_sub(*at_ns) <= IN_INTERRUPT_NS);
         match (recent, self.threads.get(&event.tid)) {
             (Some((_, Interrupt::Timer)), _) => Some(Cause::Timer { woken_ns }),
-            (Some((_, Interrupt::Device)), _) | (_, None) => Some(Cause::Interrupt { woken_ns }),
+            (Some((_, Interrupt::Device)), _) => Some(Cause::Interrupt { woken_ns }),
+            (_, None) => Some(match self.serves.get(&event.tid) {
+                Some(Served { number, start_ns, woken_ns: served_ns })
+                    if woken_ns.saturating_sub(*served_ns) <= SERVES_NS =>
+                {
+                    Cause::Task { waker: *number, offset_ns: woken_ns.saturating_sub(*start_ns) }
+                }
+                _ => Cause::Interrupt { woken_ns },
+            }),
             (_, Some(idler)) => {
                 let Running { start_ns, number, .. } = self.vcpus.get(*idler as usize)?.running?;
                 Some(Cause::Task { waker: number, offset_ns: woken_ns.checked_sub(start_ns)? })
@@ -115,7 +138,18 @@ impl WithVcpuCauses {
     }
 
     fn thread_is_woken(&mut self, event: &Event, woken: i32) {
-        let (Some(cause), Some(idler)) = (self.waker(event), self.threads.get(&woken)) else { return };
+        let cause = self.waker(event);
+        let Some(idler) = self.threads.get(&woken) else {
+            let by = self.threads.get(&event.tid).and_then(|idler| self.vcpus.get(*idler as usize)?.running);
+            match (cause, by) {
+                (Some(Cause::Task { .. }), Some(Running { start_ns, number, .. })) => {
+                    self.serves.insert(woken, Served { number, start_ns, woken_ns: event.time_ns })
+                }
+                _ => self.serves.remove(&woken),
+            };
+            return;
+        };
+        let Some(cause) = cause else { return };
         let wakeup = Wakeup { at_ns: event.time_ns, cause, tid: event.tid, of_thread: true };
         if let Some(vcpu) = self.vcpus.get_mut(*idler as usize) {
             vcpu.may_be_woken(wakeup);
@@ -174,6 +208,7 @@ impl WithVcpuCauses {
             vcpu.running = None;
             vcpu.wakeups.clear();
         }
+        self.serves.clear();
     }
 }
 
@@ -297,6 +332,28 @@ mod tests {
         let segments = segments(&events);
         assert_eq!(segments.tasks, ["vmm/10/vcpu0", "vmm/10/vcpu1"]);
         assert_eq!(segments.rows[2].halted, Some(false));
+    }
+
+    /// Thread 105 serves the doorbell of vCPU 0, until an interrupt wakes it.
+    #[test]
+    fn a_thread_that_a_vcpu_has_woken_wakes_for_it() {
+        let found = causes(&[
+            halt(10_000, 10, 1_000, true),
+            halt(11_000, 11, 1_000, true),
+            waking(15_000, 10, 105),
+            halt(16_000, 10, 500, true),
+            waking(19_000, 105, 11),
+            halt(25_000, 11, 10_000, true),
+            event(30_000, 105, EventKind::Interrupt(Interrupt::Device)),
+            waking(31_000, 105, 105),
+            waking(45_000, 105, 11),
+            halt(55_000, 11, 20_000, true),
+            halt(65_000, 11, 1_000, true),
+        ]);
+        let causes: Vec<(u64, Cause)> = found.iter().map(|row| (row.1, row.3)).collect();
+        let served = Cause::Task { waker: 0, offset_ns: 9_000 };
+        assert!(causes.contains(&(25_000, served)), "{causes:?}");
+        assert!(causes.contains(&(55_000, Cause::Interrupt { woken_ns: 45_000 })), "{causes:?}");
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl Seen {
             }
             let woken_ns = by.start_ns.saturating_add(offset_ns);
             seen.late.add(halted, way, row.start_ns.saturating_sub(woken_ns));
-            if woken_by_it[waker as usize] == 1 {
+            if woken_by_it[waker as usize] == 1 && offset_ns <= by.run_ns {
                 let after_ns = by.run_ns.saturating_sub(offset_ns);
                 after_waking.entry((name(by.task), halted)).or_default().push(after_ns);
                 if let Some(halted) = before.idled(waker as usize) {

@@ -34,6 +34,7 @@ pub use program::Program;
 use crate::counts::Counts;
 use crate::rule::{Player, Rule, RuleError};
 use idling::{Idle, Path};
+use program::Wakeup;
 use queue::{Event, Queue};
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -243,6 +244,9 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
                 Event::Arrival(segment) => {
                     self.ready(segment, at_ns, true);
                 }
+                Event::Wake(segment) => {
+                    self.wake(segment, at_ns);
+                }
                 Event::Start(segment) => self.start_recorded(segment, at_ns),
             }
         }
@@ -355,16 +359,25 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             self.end(number, segment, at_ns);
             return;
         }
-        let woken = self.program.wakeups[cpu.next_wakeup as usize].woken;
+        let Wakeup { woken, later_ns, .. } = self.program.wakeups[cpu.next_wakeup as usize];
         cpu.next_wakeup += 1;
-        if self.halves[woken as usize] == Half::Ended {
-            let held_up_ns = self.ready(woken, at_ns, false);
+        if later_ns > 0 {
+            self.events.push(at_ns.saturating_add(later_ns), Event::Wake(woken));
+        } else {
+            let held_up_ns = self.wake(woken, at_ns);
             let cpu = &mut self.cpus[number as usize];
             cpu.origin_ns = cpu.origin_ns.saturating_add(held_up_ns);
-        } else {
-            self.halves[woken as usize] = Half::Woken;
         }
         self.schedule(number);
+    }
+
+    /// The segment is woken by a task, which is held up for the time returned \[ns\].
+    fn wake(&mut self, woken: u32, at_ns: u64) -> u64 {
+        if self.halves[woken as usize] == Half::Ended {
+            return self.ready(woken, at_ns, false);
+        }
+        self.halves[woken as usize] = Half::Woken;
+        0
     }
 
     fn end(&mut self, number: u32, segment: u32, at_ns: u64) {

@@ -131,6 +131,8 @@ fn relative_tasks(segments: &Segments) -> Vec<bool> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wakeup {
     pub(super) offset_ns: u64,
+    /// How long after its end, where the task has only caused that something else wakes \[ns\].
+    pub(super) later_ns: u64,
     pub(super) woken: u32,
 }
 
@@ -214,7 +216,7 @@ impl Program {
             let ready_ns = ready_ns.unwrap_or(row.start_ns).max(ended_ns.unwrap_or(0));
             let arrival = match (row.cause, ended_ns) {
                 (Cause::Task { waker, offset_ns }, _) if waker < number && !is_helper(waker) => {
-                    wakeups.push((waker, Wakeup { offset_ns, woken: number }));
+                    wakeups.push((waker, Wakeup { offset_ns, later_ns: 0, woken: number }));
                     Arrival::Woken
                 }
                 (Cause::Preempted, Some(_)) => Arrival::After(0, ready_ns),
@@ -275,10 +277,11 @@ impl Program {
             let begin = u32::try_from(self.wakeups.len()).unwrap_or(u32::MAX);
             while let Some((_, wakeup)) = all.next_if(|(waker, _)| *waker == number) {
                 let offset_ns = wakeup.offset_ns.saturating_sub(added_ns);
-                let paid =
-                    halted[wakeup.woken as usize] && cpus[wakeup.woken as usize] != cpus[number as usize];
+                let later_ns = wakeup.offset_ns.saturating_sub(row.run_ns);
+                let is_other_cpu = cpus[wakeup.woken as usize] != cpus[number as usize];
+                let paid = halted[wakeup.woken as usize] && is_other_cpu && later_ns == 0;
                 added_ns = added_ns.saturating_add(if paid { self.constants.ipi_ns } else { 0 });
-                self.wakeups.push(Wakeup { offset_ns, ..wakeup });
+                self.wakeups.push(Wakeup { offset_ns, later_ns, ..wakeup });
             }
             let end = u32::try_from(self.wakeups.len()).unwrap_or(u32::MAX);
             row.run_ns = row.run_ns.saturating_sub(added_ns);

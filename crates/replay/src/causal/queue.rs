@@ -10,11 +10,14 @@ pub(super) enum Event {
     Step(u32),
     /// An interrupt or timer makes this segment runnable.
     Arrival(u32),
+    /// A task has caused that this segment is woken, and has ended since.
+    Wake(u32),
     /// This segment starts when it did in the recording.
     Start(u32),
 }
 
-/// A task has at most one event of its own, and a CPU one: the queue is short however long the recording is.
+/// A task has at most one event of its own, and a CPU one, beside what was caused and has not come yet: the queue is short
+/// however long the recording is.
 #[derive(Default)]
 pub(super) struct Queue(BinaryHeap<Reverse<(u64, Event)>>);
 

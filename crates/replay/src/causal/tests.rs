@@ -62,7 +62,9 @@ fn recording() -> impl Strategy<Value = Segments> {
                 (3, _) => Cause::Unknown,
                 (_, Some(waker)) => {
                     let by = rows[waker];
-                    let offset_ns = within(0, by.run_ns.min(start_ns - by.start_ns));
+                    // Some are woken by what their waker has woken in its turn.
+                    let most_ns = if choice % 3 == 0 { u64::MAX } else { by.run_ns };
+                    let offset_ns = within(0, most_ns.min(start_ns - by.start_ns));
                     Cause::Task { waker: u32::try_from(waker).unwrap(), offset_ns }
                 }
                 _ => Cause::Unknown,

@@ -14,8 +14,8 @@ use std::time::Duration;
 pub(super) struct RecordArgs {
     /// Also record with both settings
     ///
-    /// Under the values from before and from after, each for an eighth of --budget. Of a guest with what woke its tasks: `dwell tune BEFORE --also AFTER` predicts other settings from both
-    /// recordings.
+    /// Under the values from before and from after, each for an eighth of --budget, with what woke tasks or vCPUs: `dwell
+    /// tune BEFORE --also AFTER` predicts other settings from both recordings.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
     record: Option<Vec<PathBuf>>,
     #[command(flatten)]

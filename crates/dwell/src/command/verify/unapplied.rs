@@ -18,8 +18,8 @@ use dwell_replay::calibration::{Calibration, HaltCosts};
 pub(super) struct SetArgs {
     /// Measure this setting and restore the present one
     ///
-    /// It need not be applied. Parameters of one layer of this machine, separated by commas; the others keep their values. The originals are
-    /// in the journal before anything is written. [default: measure an applied change]
+    /// It need not be applied. Parameters of one layer of this machine, separated by commas; the others keep their values.
+    /// The originals are in the journal before anything is written. [default: measure an applied change]
     #[arg(
         long,
         value_name = "NAME=VALUE",
