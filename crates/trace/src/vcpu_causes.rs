@@ -57,7 +57,6 @@ struct Running {
 
 #[derive(Default)]
 struct Vcpu {
-    pid: i32,
     running: Option<Running>,
     wakeups: VecDeque<Wakeup>,
 }
@@ -91,8 +90,8 @@ pub struct WithVcpuCauses {
     vcpus: Vec<Vcpu>,
     /// The idler of a thread.
     threads: ByNumber<i32, u32>,
-    /// The idlers that are vCPUs of this number.
-    numbered: ByNumber<u32, Vec<u32>>,
+    /// The idlers that are vCPUs of this number in a process, and in any ([`Event::UNKNOWN_ID`]).
+    numbered: ByNumber<(i32, u32), Vec<u32>>,
     /// By thread that is no vCPU, whom it serves.
     serves: ByNumber<i32, Served>,
     /// By CPU, the last interrupt and when it was \[ns\].
@@ -159,11 +158,8 @@ impl WithVcpuCauses {
     fn interrupt_is_accepted(&mut self, event: &Event, apic: u32) {
         let Some(cause) = self.waker(event) else { return };
         let own = self.threads.get(&event.tid).copied();
-        let idlers = self.numbered.get(&apic).map_or(&[][..], Vec::as_slice);
-        let is_of_process =
-            |idler: &u32| self.vcpus.get(*idler as usize).is_some_and(|vcpu| vcpu.pid == event.pid);
-        let any = idlers.iter().any(is_of_process);
-        let woken: Vec<u32> = idlers.iter().filter(|idler| !any || is_of_process(idler)).copied().collect();
+        let of = |process: i32| self.numbered.get(&(process, apic)).cloned();
+        let woken = of(event.pid).or_else(|| of(Event::UNKNOWN_ID)).unwrap_or_default();
         for idler in woken.into_iter().filter(|idler| own != Some(*idler)) {
             let wakeup = Wakeup { at_ns: event.time_ns, cause, tid: event.tid, of_thread: false };
             if let Some(vcpu) = self.vcpus.get_mut(idler as usize) {
@@ -181,11 +177,13 @@ impl WithVcpuCauses {
         }
         if self.threads.insert(event.tid, idler) != Some(idler) {
             // One that is new, or goes on in another thread.
-            self.vcpus[place] = Vcpu { pid: event.pid, ..Vcpu::default() };
+            self.vcpus[place] = Vcpu::default();
             if let Some(number) = self.episodes.number_of(idler) {
-                let same = self.numbered.entry(number).or_default();
-                if !same.contains(&idler) {
-                    same.push(idler);
+                for process in [event.pid, Event::UNKNOWN_ID] {
+                    let same = self.numbered.entry((process, number)).or_default();
+                    if !same.contains(&idler) {
+                        same.push(idler);
+                    }
                 }
             }
         }
@@ -264,6 +262,7 @@ impl Pairing for WithVcpuCauses {
 mod tests {
     use super::*;
     use crate::pairing::Names;
+    use proptest::prelude::*;
 
     /// Thread 10 N + K of process 10 N is vCPU K.
     struct Vcpus;
@@ -392,6 +391,42 @@ mod tests {
             "{causes:?}"
         );
         assert!(causes.contains(&(8_000, by_first(6_100))), "{causes:?}");
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order: segments are in order of their start and of one vCPU do not overlap, and a waker
+        /// has begun before what it wakes.
+        #[test]
+        fn any_events_give_segments_in_order(
+            steps in prop::collection::vec((0u64..30_000, 0usize..5, 0u64..40_000, 0u8..7, any::<bool>()), 0..200),
+        ) {
+            let tids = [10, 11, 20, 21, 105];
+            let mut time_ns = 1_000_000;
+            let mut events = vec![];
+            for (ns, tid, idle_ns, kind, waited) in steps {
+                time_ns += ns;
+                let (tid, other) = (tids[tid], tids[usize::try_from(idle_ns % 5).unwrap()]);
+                events.push(match kind {
+                    0 | 1 => halt(time_ns, tid, idle_ns, waited),
+                    2 => waking(time_ns, tid, other),
+                    3 => accept(time_ns, tid, u32::try_from(idle_ns % 2).unwrap()),
+                    4 => event(time_ns, tid, EventKind::Interrupt(Interrupt::Timer)),
+                    5 => event(time_ns, tid, EventKind::Interrupt(Interrupt::Device)),
+                    _ => event(time_ns, tid, EventKind::Lost { cpu: None, count: 1 }),
+                });
+            }
+            let segments = segments(&events);
+            let mut ended_ns = vec![0; segments.tasks.len()];
+            for (number, row) in segments.rows.iter().enumerate() {
+                prop_assert!(number == 0 || segments.rows[number - 1].start_ns <= row.start_ns);
+                prop_assert!(ended_ns[row.task as usize] <= row.start_ns);
+                ended_ns[row.task as usize] = row.end_ns();
+                if let Cause::Task { waker, .. } = row.cause {
+                    prop_assert!((waker as usize) < number);
+                }
+                prop_assert!(segments.woken_ns(row).is_none_or(|woken_ns| woken_ns <= row.start_ns));
+            }
+        }
     }
 
     #[test]
