@@ -9,14 +9,14 @@ use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel, process};
 use dwell_policy::arch::Arch;
 use dwell_policy::host;
-use dwell_trace::causes::WithCauses;
+use dwell_trace::causes;
 use dwell_trace::contention::Contention;
 use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::{HostPairing, vcpu_of_name};
 use dwell_trace::pairing::Pairing;
 use dwell_trace::thread::ThreadPairing;
-use dwell_trace::vcpu_causes::WithVcpuCauses;
+use dwell_trace::vcpu_causes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) fn plan(
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
             let pairing: Box<dyn Pairing> = match causes {
-                true => Box::new(WithVcpuCauses::new(pairing)),
+                true => Box::new(vcpu_causes::with_causes(pairing)),
                 false => Box::new(pairing),
             };
             Plan { causes, ..Plan::through_perf(probes, pairing) }
@@ -223,7 +223,7 @@ fn pairing(
         pairing = pairing.with_polling_state((name.trim() == "POLL").then_some(0));
     }
     match causes {
-        true => Box::new(WithCauses::new(pairing, source, Box::new(ProcNames::new(system.clone())))),
+        true => Box::new(causes::with_causes(pairing, source, Box::new(ProcNames::new(system.clone())))),
         false => Box::new(pairing),
     }
 }

@@ -252,29 +252,27 @@ impl SegmentPairing {
     }
 }
 
-/// Episodes of CPUs, and the segments of tasks between them.
-pub struct WithCauses {
-    episodes: GuestPairing,
-    /// Whether the episodes are made of switches; else these are for the segments alone.
-    from_switches: bool,
-    segments: SegmentPairing,
+/// Makes segments beside the episodes of a pairing `E`.
+pub(crate) trait Segmenting<E>: Send {
+    /// Takes the next event, and passes it on to the episodes if these need it.
+    fn observe(&mut self, event: &Event, episodes: &mut E, found: &mut Vec<PairedEpisode>);
+
+    /// The segments so far.
+    fn rows(&self) -> &Rows;
+
+    /// The segments whose end was seen.
+    fn finish(&mut self, episodes: &E) -> Segments;
 }
 
-impl WithCauses {
-    /// Adds segments to the episodes of `episodes`, which are made of what `source` says.
-    pub fn new(episodes: GuestPairing, source: GuestSource, names: Box<dyn Names>) -> WithCauses {
-        let from_switches = source == GuestSource::Switch;
-        let segments = SegmentPairing::new(episodes.polling_state(), names);
-        WithCauses { episodes, from_switches, segments }
-    }
+/// Episodes, and the segments between them.
+pub(crate) struct WithSegments<E, S> {
+    pub(crate) episodes: E,
+    pub(crate) segments: S,
 }
 
-impl Pairing for WithCauses {
+impl<E: Pairing, S: Segmenting<E>> Pairing for WithSegments<E, S> {
     fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
-        self.segments.observe(event);
-        if self.from_switches || !matches!(event.kind, EventKind::Switch { .. }) {
-            self.episodes.observe(event, found);
-        }
+        self.segments.observe(event, &mut self.episodes, found);
     }
 
     fn finish(&mut self, found: &mut Vec<PairedEpisode>) {
@@ -295,13 +293,43 @@ impl Pairing for WithCauses {
 
     fn notes(&self) -> BTreeMap<String, Value> {
         let mut notes = self.episodes.notes();
-        self.segments.rows.note(&mut notes);
+        self.segments.rows().note(&mut notes);
         notes
     }
 
     fn take_segments(&mut self) -> Option<Segments> {
-        Some(self.segments.finish())
+        Some(self.segments.finish(&self.episodes))
     }
+}
+
+/// The segments of the tasks of a guest's CPUs.
+struct OfCpus {
+    segments: SegmentPairing,
+    /// Whether the episodes are made of switches; else these are for the segments alone.
+    from_switches: bool,
+}
+
+impl Segmenting<GuestPairing> for OfCpus {
+    fn observe(&mut self, event: &Event, episodes: &mut GuestPairing, found: &mut Vec<PairedEpisode>) {
+        self.segments.observe(event);
+        if self.from_switches || !matches!(event.kind, EventKind::Switch { .. }) {
+            episodes.observe(event, found);
+        }
+    }
+
+    fn rows(&self) -> &Rows {
+        &self.segments.rows
+    }
+
+    fn finish(&mut self, _: &GuestPairing) -> Segments {
+        self.segments.finish()
+    }
+}
+
+/// The episodes of CPUs, which are made of what `source` says, and the segments of tasks between them.
+pub fn with_causes(episodes: GuestPairing, source: GuestSource, names: Box<dyn Names>) -> impl Pairing {
+    let segments = SegmentPairing::new(episodes.polling_state(), names);
+    WithSegments { episodes, segments: OfCpus { segments, from_switches: source == GuestSource::Switch } }
 }
 
 #[cfg(test)]

@@ -1,30 +1,29 @@
 //! What vCPUs run between their halts, and what woke them, as their host sees it.
 //!
-//! A segment of a vCPU lasts from the end of one halt to the beginning of the next; `kvm:kvm_vcpu_wakeup` has both. What
-//! ended the halt happened before: an interrupt was put into the vCPU's local APIC (`kvm:kvm_apic_accept_irq`), and where
-//! its thread slept that was woken (`sched:sched_waking`). Both are on the CPU of whoever did it, and most often in its
-//! task: the thread of another vCPU that sends an interrupt or rings a doorbell. That is the waker. It also is where a thread
-//! of a device does it that the vCPU has woken a moment before, such as that of vhost; then the time is beyond the end of the
-//! waker's segment. What else wakes comes at its own time, or so long after a request.
+//! A segment of a vCPU lasts from the end of one halt to the beginning of the next; `kvm:kvm_vcpu_wakeup` has both times. A
+//! halt ends because an interrupt was put into the vCPU's local APIC (`kvm:kvm_apic_accept_irq`); if the vCPU's thread slept,
+//! it was also woken (`sched:sched_waking`). Both events are recorded in the context of the waker, mostly the thread of
+//! another vCPU that sends an IPI or rings a doorbell. Wakeups by a thread that a vCPU has woken less than 1 ms before, such
+//! as a vhost worker, count as that vCPU's, and may come after the end of its segment. All others come at times of their own,
+//! or a fixed time after a request.
 //!
-//! A local APIC is known by the number of its vCPU alone. Where several VMs have a vCPU of this number and the waker's process
-//! has none, the interrupt may be any one's: it is taken for the cause of the halts that end after it.
+//! The interrupt event has the number of the vCPU, but not its VM. It is taken to be for the vCPU of this number in the
+//! waker's process, or in any process if the waker's has none.
 
-use crate::causes::{IN_INTERRUPT_NS, Rows};
+use crate::causes::{IN_INTERRUPT_NS, Rows, Segmenting, WithSegments};
 use crate::event::{Event, EventKind, Interrupt};
 use crate::host::HostPairing;
 use crate::pairing::{ByNumber, PairedEpisode, Pairing};
-use dwell_recording::{Cause, IdleIncludes, Segment, Segments};
-use serde_json::Value;
-use std::collections::{BTreeMap, VecDeque};
+use dwell_recording::{Cause, Segment, Segments};
+use std::collections::VecDeque;
 
 /// So many of the events that may have woken a vCPU are remembered: most halts have one or two.
 const MOST_WAKEUPS: usize = 16;
 
-/// From the guest's halt to the beginning of KVM's at most \[ns\]: an interrupt that comes in between is there already.
+/// From the guest's HLT to the beginning of KVM's halt, at most \[ns\]: an interrupt in between is pending when the halt begins.
 const ON_THE_WAY_NS: u64 = 10_000;
 
-/// For so long what a thread wakes is caused by the vCPU that has woken it \[ns\]: it serves the doorbell.
+/// How long after a vCPU has woken a thread the wakeups by that thread count as the vCPU's \[ns\].
 const SERVES_NS: u64 = 1_000_000;
 
 /// A vCPU that has woken a thread.
@@ -75,7 +74,7 @@ impl Vcpu {
         let woken = since().find(|wakeup| wakeup.of_thread == waited).or_else(|| since().next());
         // The thread is woken because of the interrupt.
         let because = woken.and_then(|woken| since().find(|wakeup| wakeup.tid == woken.tid));
-        // A halt that finds an interrupt ends at once.
+        // With an interrupt pending, a halt ends at once.
         let found = self.wakeups.back().filter(|last| {
             !waited && last.at_ns < idle_since_ns && idle_since_ns - last.at_ns <= ON_THE_WAY_NS
         });
@@ -83,36 +82,23 @@ impl Vcpu {
     }
 }
 
-/// Episodes of vCPUs, and the segments between them.
-pub struct WithVcpuCauses {
-    episodes: HostPairing,
+/// The segments of vCPUs.
+#[derive(Default)]
+struct OfVcpus {
     /// By number of the idler.
     vcpus: Vec<Vcpu>,
     /// The idler of a thread.
     threads: ByNumber<i32, u32>,
     /// The idlers that are vCPUs of this number in a process, and in any ([`Event::UNKNOWN_ID`]).
     numbered: ByNumber<(i32, u32), Vec<u32>>,
-    /// By thread that is no vCPU, whom it serves.
+    /// By thread that is no vCPU, the vCPU that has woken it.
     serves: ByNumber<i32, Served>,
     /// By CPU, the last interrupt and when it was \[ns\].
     interrupts: ByNumber<u32, (u64, Interrupt)>,
     rows: Rows,
 }
 
-impl WithVcpuCauses {
-    /// Adds segments to these episodes.
-    pub fn new(episodes: HostPairing) -> WithVcpuCauses {
-        WithVcpuCauses {
-            episodes,
-            vcpus: vec![],
-            threads: ByNumber::default(),
-            numbered: ByNumber::default(),
-            serves: ByNumber::default(),
-            interrupts: ByNumber::default(),
-            rows: Rows::default(),
-        }
-    }
-
+impl OfVcpus {
     /// Who woke at this event; `None` where it is not known.
     fn waker(&self, event: &Event) -> Option<Cause> {
         let woken_ns = event.time_ns;
@@ -139,9 +125,9 @@ impl WithVcpuCauses {
     fn thread_is_woken(&mut self, event: &Event, woken: i32) {
         let cause = self.waker(event);
         let Some(idler) = self.threads.get(&woken) else {
-            let by = self.threads.get(&event.tid).and_then(|idler| self.vcpus.get(*idler as usize)?.running);
-            match (cause, by) {
-                (Some(Cause::Task { .. }), Some(Running { start_ns, number, .. })) => {
+            match cause {
+                Some(Cause::Task { waker: number, offset_ns }) if self.threads.contains_key(&event.tid) => {
+                    let start_ns = event.time_ns - offset_ns;
                     self.serves.insert(woken, Served { number, start_ns, woken_ns: event.time_ns })
                 }
                 _ => self.serves.remove(&woken),
@@ -158,18 +144,19 @@ impl WithVcpuCauses {
     fn interrupt_is_accepted(&mut self, event: &Event, apic: u32) {
         let Some(cause) = self.waker(event) else { return };
         let own = self.threads.get(&event.tid).copied();
-        let of = |process: i32| self.numbered.get(&(process, apic)).cloned();
-        let woken = of(event.pid).or_else(|| of(Event::UNKNOWN_ID)).unwrap_or_default();
-        for idler in woken.into_iter().filter(|idler| own != Some(*idler)) {
+        let OfVcpus { vcpus, numbered, .. } = self;
+        let of = |process: i32| numbered.get(&(process, apic));
+        let woken = of(event.pid).or_else(|| of(Event::UNKNOWN_ID)).into_iter().flatten();
+        for idler in woken.filter(|idler| own != Some(**idler)) {
             let wakeup = Wakeup { at_ns: event.time_ns, cause, tid: event.tid, of_thread: false };
-            if let Some(vcpu) = self.vcpus.get_mut(idler as usize) {
+            if let Some(vcpu) = vcpus.get_mut(*idler as usize) {
                 vcpu.may_be_woken(wakeup);
             }
         }
     }
 
     /// The halt of an idler is over.
-    fn halt_is_over(&mut self, event: &Event, episode: PairedEpisode) {
+    fn halt_is_over(&mut self, event: &Event, episode: PairedEpisode, episodes: &HostPairing) {
         let idler = episode.idler;
         let place = idler as usize;
         if place >= self.vcpus.len() {
@@ -178,7 +165,7 @@ impl WithVcpuCauses {
         if self.threads.insert(event.tid, idler) != Some(idler) {
             // One that is new, or goes on in another thread.
             self.vcpus[place] = Vcpu::default();
-            if let Some(number) = self.episodes.number_of(idler) {
+            if let Some(number) = episodes.number_of(idler) {
                 for process in [event.pid, Event::UNKNOWN_ID] {
                     let same = self.numbered.entry((process, number)).or_default();
                     if !same.contains(&idler) {
@@ -210,14 +197,14 @@ impl WithVcpuCauses {
     }
 }
 
-impl Pairing for WithVcpuCauses {
-    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+impl Segmenting<HostPairing> for OfVcpus {
+    fn observe(&mut self, event: &Event, episodes: &mut HostPairing, found: &mut Vec<PairedEpisode>) {
         let before = found.len();
-        self.episodes.observe(event, found);
+        episodes.observe(event, found);
         match event.kind {
             EventKind::VcpuWakeup { .. } => {
                 if let Some(episode) = found.get(before).copied() {
-                    self.halt_is_over(event, episode);
+                    self.halt_is_over(event, episode, episodes);
                 }
             }
             EventKind::Waking { woken, .. } => self.thread_is_woken(event, woken),
@@ -230,32 +217,18 @@ impl Pairing for WithVcpuCauses {
         }
     }
 
-    fn finish(&mut self, found: &mut Vec<PairedEpisode>) {
-        self.episodes.finish(found);
+    fn rows(&self) -> &Rows {
+        &self.rows
     }
 
-    fn idlers(&self) -> &[String] {
-        self.episodes.idlers()
+    fn finish(&mut self, episodes: &HostPairing) -> Segments {
+        Segments { tasks: episodes.idlers().to_vec(), rows: self.rows.finish(), poll_step_ns: 0 }
     }
+}
 
-    fn incomplete(&self) -> u64 {
-        self.episodes.incomplete()
-    }
-
-    fn idle_includes(&self) -> IdleIncludes {
-        self.episodes.idle_includes()
-    }
-
-    fn notes(&self) -> BTreeMap<String, Value> {
-        let mut notes = self.episodes.notes();
-        self.rows.note(&mut notes);
-        notes
-    }
-
-    fn take_segments(&mut self) -> Option<Segments> {
-        let tasks = self.episodes.idlers().to_vec();
-        Some(Segments { tasks, rows: self.rows.finish(), poll_step_ns: 0 })
-    }
+/// The episodes of vCPUs, and the segments between them.
+pub fn with_causes(episodes: HostPairing) -> impl Pairing {
+    WithSegments { episodes, segments: OfVcpus::default() }
 }
 
 #[cfg(test)]
@@ -294,7 +267,7 @@ mod tests {
     }
 
     fn segments(events: &[Event]) -> Segments {
-        let mut pairing = WithVcpuCauses::new(HostPairing::new(None, None, Box::new(Vcpus)));
+        let mut pairing = with_causes(HostPairing::new(None, None, Box::new(Vcpus)));
         let mut found = vec![];
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         pairing.take_segments().unwrap()

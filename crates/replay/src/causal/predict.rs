@@ -14,7 +14,6 @@ use dwell_recording::Segments;
 use dwell_stats::{Bootstrap, Draw, Interval};
 use rayon::prelude::*;
 use serde::Serialize;
-use std::ops::Range as Rows;
 use std::sync::Arc;
 
 /// Of each half so many segments are replayed at most.
@@ -77,7 +76,7 @@ impl Stretch {
         Stretch { segments, halted: halted.to_vec(), recorded }
     }
 
-    fn part(&self, rows: Rows<usize>) -> Stretch {
+    fn part(&self, rows: std::ops::Range<usize>) -> Stretch {
         Stretch::of(self.segments.part(rows.clone()), &self.halted[rows])
     }
 }

@@ -31,7 +31,7 @@ pub use line::{TextEvent, Time};
 pub(crate) use line::{Line, text};
 
 use super::{ImportSummary, Input, InputError};
-use crate::causes::WithCauses;
+use crate::causes;
 use crate::contention::Contention;
 use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource, polling_state};
@@ -39,7 +39,7 @@ use crate::host::HostPairing;
 use crate::merge::Merge;
 use crate::pairing::{PairedEpisode, Pairing};
 use crate::thread::ThreadPairing;
-use crate::vcpu_causes::WithVcpuCauses;
+use crate::vcpu_causes;
 use crate::write::EpisodeWriter;
 use dwell_policy::arch::Arch;
 use dwell_policy::version::Version;
@@ -431,7 +431,7 @@ impl<W: Write + Send> Episodes<'_, W> {
                 let host = HostPairing::new(self.revision(), None, names);
                 let host = if used.contention { host.with_contention(Contention::new(None)) } else { host };
                 match used.vcpu_causes {
-                    true => Box::new(WithVcpuCauses::new(host)),
+                    true => Box::new(vcpu_causes::with_causes(host)),
                     false => Box::new(host),
                 }
             }
@@ -443,7 +443,7 @@ impl<W: Write + Send> Episodes<'_, W> {
                 let polling_state = polling_state(self.arch, has_haltpoll);
                 let guest = GuestPairing::new(used.source, silent).with_polling_state(polling_state);
                 match used.causes {
-                    true => Box::new(WithCauses::new(guest, used.source, names)),
+                    true => Box::new(causes::with_causes(guest, used.source, names)),
                     false => Box::new(guest),
                 }
             }
