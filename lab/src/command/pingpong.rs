@@ -8,12 +8,12 @@ use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
 use dwell_cli::stop;
 use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::coupled::{Cell, Pair, Recorded};
+use dwell_lab::experiment::coupled::{Pair, Prediction, Recorded};
 use dwell_lab::experiment::pingpong::{Participants, block, exchanges_of_a_block, figures};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
-use dwell_report::{Column, Table, duration, percent, ratio};
+use dwell_report::{Cell, Column, Table, duration, percent};
 use dwell_stats::{Arms, Campaign, median};
 use serde::Serialize;
 
@@ -87,7 +87,7 @@ struct Predicted {
     apart: bool,
     notes: Vec<String>,
     recordings: Vec<Recorded>,
-    cells: Vec<Cell>,
+    cells: Vec<Prediction>,
     median_error: Option<f64>,
 }
 
@@ -120,16 +120,14 @@ fn predict(args: &PingpongArgs, rig: &Rig, think: &Gaps) -> Outcome {
 }
 
 fn cells_table(predicted: &Predicted) -> Table {
-    let time = |ns: u32| duration(ns.into());
     Table::of(&predicted.cells)
-        .column(Column::number("recorded under", "recorded_ns"), |cell| time(cell.recorded_ns))
-        .column(Column::number("predicted for", "maximum_ns"), |cell| time(cell.maximum_ns))
-        .column(Column::number("speed predicted", "predicted"), |cell| ratio(cell.predicted.value))
-        .column(Column::text("range", "range"), |cell| {
-            format!("{} to {}", ratio(cell.predicted.low), ratio(cell.predicted.high))
-        })
-        .column(Column::number("measured", "measured"), |cell| ratio(cell.measured))
-        .column(Column::number("error", "error"), |cell| format!("{:+.1} %", cell.error() * 100.0))
+        .column(Column::number("recorded under", "recorded_ns"), |cell| Cell::Nanos(cell.recorded_ns.into()))
+        .column(Column::number("predicted for", "maximum_ns"), |cell| Cell::Nanos(cell.maximum_ns.into()))
+        .column(Column::number("speed predicted", "predicted"), |cell| Cell::Ratio(cell.predicted.value))
+        .column(Column::number("from", "predicted_low"), |cell| Cell::Ratio(cell.predicted.low))
+        .column(Column::number("to", "predicted_high"), |cell| Cell::Ratio(cell.predicted.high))
+        .column(Column::number("measured", "measured"), |cell| Cell::Ratio(cell.measured))
+        .column(Column::number("error", "error"), |cell| Cell::Share(cell.error()))
         .column(Column::text("in range", "in_range"), |cell| if cell.is_in_range() { "yes" } else { "no" })
         .table()
 }

@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 
 /// The work done under one maximum, predicted from a recording under another, over that under the recorded one.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cell {
+pub struct Prediction {
     /// The maximum that was recorded under \[ns\].
     pub recorded_ns: u32,
     /// The maximum that is predicted for \[ns\].
@@ -32,7 +32,7 @@ pub struct Cell {
     pub measured: f64,
 }
 
-impl Cell {
+impl Prediction {
     /// Predicted / measured - 1.
     pub fn error(&self) -> f64 {
         self.predicted.value / self.measured - 1.0
@@ -49,7 +49,7 @@ impl Cell {
 pub struct Recorded {
     /// \[ns\]
     pub maximum_ns: u32,
-    /// As the recording has it, of which the recorder takes its part.
+    /// As the recording has it, with the recorder, which takes CPU time.
     pub exchanges_per_s: f64,
     /// Without the recorder: the median of the rounds.
     pub measured_per_s: f64,
@@ -111,7 +111,7 @@ impl Pair<'_> {
         maxima_ns: &[u32],
         rounds: u32,
         stop: &AtomicBool,
-    ) -> Result<(Vec<Recorded>, Vec<Cell>), LabError> {
+    ) -> Result<(Vec<Recorded>, Vec<Prediction>), LabError> {
         let mut per_s = vec![vec![]; maxima_ns.len()];
         for round in 0..rounds {
             for (maximum_ns, per_s) in maxima_ns.iter().zip(&mut per_s) {
@@ -140,7 +140,7 @@ impl Pair<'_> {
                 .collect();
             let judged = predictor.judge(&rules)?;
             for (row, (maximum_ns, per_s)) in (1..).zip(others()) {
-                cells.push(Cell {
+                cells.push(Prediction {
                     recorded_ns: *recorded_ns,
                     maximum_ns: *maximum_ns,
                     predicted: judged.work(row, dwell_policy::Nanos::ZERO).speed.into(),

@@ -93,10 +93,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     let reverted = Journal::open_to_revert(&machine, &args.state.state_dir)
         .map_err(anyhow::Error::from)
         .and_then(|mut journal| Ok(change::revert(&mut journal, id, false, &mut wait)?));
-    match reverted {
-        Ok(reverted) if reverted.complete => verified,
-        _ => bail!("cannot restore all values from before; `dwell status` shows what is in force"),
-    }
+    let left = "cannot restore all values from before; `dwell status` shows what is in force";
+    ensure!(reverted.context(left)?.complete, "{left}");
+    verified
 }
 
 /// Measures a change, by its number or the latest.
@@ -120,8 +119,10 @@ fn verify(args: &Args, machine: &dyn Writable, id: Option<Id>, stop: &AtomicBool
             Ok(journal.save(&Change { verifying: false, ..change })?)
         })
         .context("cannot set the values from after the change again")?;
-    let (results, sides) =
-        measured.context("cannot verify the change; the values from after are in force again")?;
+    let (results, sides) = measured.with_context(|| match args.set.is_given() {
+        true => "cannot measure the setting",
+        false => "cannot verify the change; the values from after are in force again",
+    })?;
     let mut verification = conclude(args, machine, &change, &results, &sides);
     let reverts = args.set.is_given() || args.revert_if_worse && !verification.verdict.is_gain();
     verified.with(|journal, change| {
