@@ -14,11 +14,13 @@
 //!
 //! It would be surprising if the events of a core that nobody shares cost much: there is one of each kind in a halt.
 
-use dwell_capture::{Observer, Recorder, Status, Target, Until};
+mod common;
+
+use common::{Ready, own_cpu_ns, pin, range, rounds};
+use dwell_capture::{Recorder, Target, Until};
 use dwell_stats::SplitMix64;
 use dwell_testing::vcpu::HaltingVcpu;
-use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::thread::{Pid, sched_getaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -47,7 +49,7 @@ fn main() {
     if !(cores.is_set(0) && cores.is_set(1)) {
         return println!("SKIP needs CPUs 0 and 1: contention");
     }
-    let rounds = std::env::var("DWELL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(9);
+    let rounds = rounds();
     let forms =
         [Recorded::Nothing, Recorded::Halts, Recorded::HaltsAndScheduler, Recorded::HaltsSchedulerAndCauses];
     pin(None, 0);
@@ -132,22 +134,6 @@ fn measure(recorded: Recorded, tasks: usize) -> Result<Cost, String> {
     })
 }
 
-/// Set once the recorder runs.
-struct Ready<'a>(&'a AtomicBool);
-
-impl Observer for Ready<'_> {
-    fn status(&mut self, _: &Status) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// `None`: the calling thread.
-fn pin(thread: Option<Pid>, cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(thread.or(Some(gettid())), &set).expect("the CPU may be used");
-}
-
 /// The vCPU's thread, by the name that it gives itself when it begins.
 fn vcpu_thread() -> Pid {
     loop {
@@ -162,20 +148,4 @@ fn vcpu_thread() -> Pid {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-fn own_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
-}
-
-fn range(mut values: Vec<f64>, digits: usize) -> String {
-    values.sort_by(f64::total_cmp);
-    let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
-    format!(
-        "{:.digits$} ({:.digits$} to {:.digits$})",
-        at(values.len() / 2),
-        at(0),
-        at(values.len().saturating_sub(1))
-    )
 }

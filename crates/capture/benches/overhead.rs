@@ -89,7 +89,7 @@ fn available(tool: Tool) -> bool {
 }
 
 fn target() -> Target {
-    Target::Thread { pid: None, comm: Some(COMM.to_owned()) }
+    Target::Thread { pid: None, comm: vec![COMM.to_owned()], causes: false }
 }
 
 /// What the child does: record until told to stop by a line on its standard input.

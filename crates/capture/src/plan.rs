@@ -16,6 +16,7 @@ use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::{HostPairing, vcpu_of_name};
 use dwell_trace::pairing::Pairing;
 use dwell_trace::thread::ThreadPairing;
+use dwell_trace::thread_causes;
 use dwell_trace::vcpu_causes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,9 +73,18 @@ pub(crate) fn plan(
             Plan { causes, ..Plan::through_perf(probes, pairing) }
         }
         Target::Guest { source, causes } => guest(system, tracefs, *source, *causes)?,
-        Target::Thread { pid, .. } => {
+        Target::Thread { pid, causes, .. } => {
             let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
-            Plan::through_perf(thread_probes(&**system, tracefs), Box::new(pairing))
+            let mut probes = thread_probes(&**system, tracefs);
+            let causes = *causes && can_see(&**system, tracefs, &[TracepointKind::Waking]);
+            let pairing: Box<dyn Pairing> = if causes {
+                probes.push(Probe::of(TracepointKind::Waking).by_thread());
+                probes.extend(INTERRUPTS.map(|kind| Probe::of(kind).optional()));
+                Box::new(thread_causes::with_causes(pairing))
+            } else {
+                Box::new(pairing)
+            };
+            Plan { causes, ..Plan::through_perf(probes, pairing) }
         }
     })
 }

@@ -51,10 +51,15 @@ impl Probe {
     }
 
     fn filter_with(&self, threads: Option<&str>) -> Option<String> {
-        match (&self.filter, threads.filter(|_| self.by_thread)) {
+        let threads = threads.filter(|_| self.by_thread).map(|threads| match self.kind {
+            // The one that is woken, of which the event has name and number.
+            TracepointKind::Waking => threads.replace("common_pid", "pid"),
+            _ => threads.to_owned(),
+        });
+        match (&self.filter, threads) {
             (Some(filter), Some(threads)) => Some(format!("({filter}) && ({threads})")),
             (Some(only), None) => Some(only.clone()),
-            (None, threads) => threads.map(str::to_owned),
+            (None, threads) => threads,
         }
     }
 }

@@ -107,11 +107,11 @@ pub struct Session<O> {
     counters: Option<KvmCounters>,
 }
 
-/// Whose events are recorded: everybody's, or those of a process and of threads of a name.
+/// Whose events are recorded: everybody's, or those of a process and of threads of some names.
 #[derive(Clone, Debug, Default)]
 struct Who {
     pid: Option<i32>,
-    comm: Option<String>,
+    comm: Vec<String>,
 }
 
 /// The key of [`Metadata::other`] under which a recording says what read the tracepoints: an object with `by`
@@ -157,7 +157,8 @@ impl Recorder {
         target: Target,
         command: Option<String>,
     ) -> Result<Recorder, RecordError> {
-        if let Target::Thread { pid: None, comm: None } = target {
+        let comm = if let Target::Thread { comm, .. } = &target { comm.clone() } else { vec![] };
+        if matches!(target, Target::Thread { pid: None, .. }) && comm.is_empty() {
             return Err(RecordError::NoThreads);
         }
         threads_of(&*system, target.pid())?;
@@ -165,7 +166,6 @@ impl Recorder {
         let plan = plan(&system, &tracefs, &target)?;
         let causes = plan.causes;
         let target = plan.source.map_or(target, |source| Target::Guest { source, causes });
-        let comm = if let Target::Thread { comm, .. } = &target { comm.clone() } else { None };
         let who = Who { pid: target.pid(), comm };
         let mut session = Session::open(system, &tracefs, target.layer(), who, command, plan)?;
         session.counters = KvmCounters::of(&target);
@@ -278,7 +278,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
         (probes, pairing): (Vec<Probe>, Box<dyn Pairing>),
     ) -> Result<Session<O>, RecordError> {
         let plan = Plan::through_perf(probes, pairing);
-        Session::open(system, tracefs, recorded, Who { pid, comm: None }, command, plan)
+        Session::open(system, tracefs, recorded, Who { pid, ..Who::default() }, command, plan)
     }
 
     /// Opens what is planned; `recorded` is what the recording is of.
@@ -671,16 +671,19 @@ impl Watched {
     }
 }
 
-/// The filter by name, if there is one, beside that by number.
+/// The filter by names, if there are any, beside that by number.
 fn by_name(who: &Who, numbers: Option<String>) -> Option<String> {
-    let Some(comm) = &who.comm else { return numbers };
-    let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
-    let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
-    let name = format!("comm == \"{}\"", comm.get(..end).unwrap_or_default());
-    Some(match numbers {
-        Some(numbers) => format!("{name} && ({numbers})"),
-        None => name,
-    })
+    let name = |comm: &String| {
+        let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
+        let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
+        format!("comm == \"{}\"", comm.get(..end).unwrap_or_default())
+    };
+    let names = who.comm.iter().map(name).collect::<Vec<_>>().join(" || ");
+    match numbers {
+        numbers if names.is_empty() => numbers,
+        Some(numbers) => Some(format!("({names}) && ({numbers})")),
+        None => Some(names),
+    }
 }
 
 /// The kernel keeps this many bytes of a thread's name (`TASK_COMM_LEN` less the NUL).
@@ -838,12 +841,12 @@ mod tests {
 
     #[test]
     fn threads_must_be_named_and_exist() {
-        let nobody = Target::Thread { pid: None, comm: None };
+        let nobody = Target::Thread { pid: None, comm: vec![], causes: false };
         assert_eq!(
             refusal(machine(), nobody),
             "cannot choose the threads to record; give --pid PID or --comm NAME"
         );
-        let gone = Target::Thread { pid: Some(77), comm: None };
+        let gone = Target::Thread { pid: Some(77), comm: vec![], causes: false };
         assert_eq!(refusal(machine(), gone), "cannot record: there is no process or thread 77");
     }
 
@@ -860,13 +863,14 @@ mod tests {
 
     #[test]
     fn names_are_cut_as_the_kernel_cuts_them() {
-        let who = |comm: &str| Who { pid: None, comm: Some(comm.to_owned()) };
+        let who = |comm: &str| Who { pid: None, comm: comm.split('+').map(str::to_owned).collect() };
         assert_eq!(by_name(&who("redis-server"), None).unwrap(), "comm == \"redis-server\"");
         assert_eq!(by_name(&who("qemu-system-x86_64"), None).unwrap(), "comm == \"qemu-system-x86\"");
         assert_eq!(
             by_name(&who("x"), Some("common_pid == 5".to_owned())).unwrap(),
-            "comm == \"x\" && (common_pid == 5)"
+            "(comm == \"x\") && (common_pid == 5)"
         );
+        assert_eq!(by_name(&who("x+y"), None).unwrap(), "comm == \"x\" || comm == \"y\"");
     }
 
     proptest! {

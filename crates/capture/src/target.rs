@@ -37,8 +37,10 @@ pub enum Target {
     Thread {
         /// Those of this process, or this thread.
         pid: Option<i32>,
-        /// Those of this name (threads have names of their own; 15 characters count).
-        comm: Option<String>,
+        /// Those of these names (threads have names of their own; 15 characters count); empty: of any name.
+        comm: Vec<String>,
+        /// Take `sched:sched_waking` of these threads too, for what they run between the waits and what woke them.
+        causes: bool,
     },
 }
 

@@ -7,13 +7,13 @@ use dwell_replay::causal::{Estimates, Predictor, Range, RowByWork};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio, rounded};
 use serde::Serialize;
 
-/// Where another vCPU has woken fewer of a host's segments, the vCPUs do not wait for each other.
+/// Where another one has woken fewer of the segments of vCPUs or threads, they do not wait for each other.
 const WAITING: f64 = 0.1;
 
-/// What ran between idle times and what woke it, of a recording of this layer that has it. Of a host only where its vCPUs wait
-/// for each other: what comes at its own time is exact in a replay of idle times.
+/// What ran between idle times and what woke it, of a recording of this layer that has it. Of vCPUs and threads only where
+/// they wait for each other: what comes at its own time is exact in a replay of idle times.
 pub(crate) fn segments(reader: &Reader, layer: Layer) -> anyhow::Result<Option<Segments>> {
-    if reader.metadata().layer != layer || !matches!(layer, Layer::Guest | Layer::Host) {
+    if reader.metadata().layer != layer || layer == Layer::Driver {
         return Ok(None);
     }
     let waits = |segments: &Segments| {
@@ -33,10 +33,13 @@ pub(crate) struct Basis {
     /// By how much a replay of the present setting is faster than the recording, as a share.
     own_error: f64,
     constants: Estimates,
+    /// Whether `dwell verify` can set another setting of this layer.
+    #[serde(skip)]
+    can_verify: bool,
 }
 
 impl Basis {
-    pub(crate) fn of(segments: &Segments, predictor: &Predictor) -> Basis {
+    pub(crate) fn of(segments: &Segments, predictor: &Predictor, layer: Layer) -> Basis {
         let name = |task: &u32| segments.tasks.get(*task as usize).cloned().unwrap_or_default();
         Basis {
             causes: segments.shares(),
@@ -44,6 +47,7 @@ impl Basis {
             recorded_work_per_s: predictor.recorded_per_s,
             own_error: predictor.own_error,
             constants: predictor.estimates,
+            can_verify: layer != Layer::Iothread,
         }
     }
 
@@ -93,7 +97,8 @@ impl Basis {
             format!("{name} {ns} ({low} to {high}, {source})")
         });
         // What a poll and a halt take is seen under a setting under which both occur.
-        let narrower = if plural.is_empty()
+        let narrower = if self.can_verify
+            && plural.is_empty()
             && [after_poll, after_halt, ipi, longer_segment].iter().any(|of| of.seen == 0)
         {
             " Ranges get narrower with a recording under another setting: dwell verify --set NAME=VALUE --record BEFORE AFTER, \

@@ -5,6 +5,7 @@ use crate::settings::{self, VersionArgs};
 use crate::suggest;
 use anyhow::Context;
 pub(crate) use dwell_capture::record::left_out;
+use dwell_knobs::lines;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -12,7 +13,7 @@ use dwell_recording::timer::TimerContents;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
 use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
-use dwell_replay::causal::Calibrated;
+use dwell_replay::causal::{self, Calibrated};
 use dwell_replay::check::layer_in_force;
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Versions, WakeupLatency, latency};
@@ -118,6 +119,10 @@ pub(crate) struct Model {
     version_asked: bool,
     /// The setting that a QEMU has now.
     in_force: Option<Setting>,
+    /// Whether what was recorded has the parameters of the rule: not threads that are not QEMU's, as far as their names show.
+    has_parameters: bool,
+    /// Whether it is known to have waited without polls: threads without parameters, of which every wait was seen.
+    never_polls: bool,
 }
 
 /// The cost of a halt where none was measured.
@@ -162,6 +167,8 @@ impl Model {
             (None, None, Some((latency, origin))) => (constant(latency), origin),
             (None, None, None) => (constant(halt_cost), Origin::Default),
         };
+        let names = reader.contents().idlers.iter().map(|idler| &*idler.name);
+        let has_parameters = layers[0] != Layer::Iothread || lines::can_set(metadata, names);
         Ok(Model {
             whose,
             version,
@@ -178,6 +185,8 @@ impl Model {
             given_and_measured: (args.wakeup_latency, latency.map(|(latency, _)| latency)),
             waker: of(HaltCosts::halt_waker).map(|(waker, _)| waker),
             in_force: None,
+            has_parameters,
+            never_polls: !has_parameters && reader.cause_shares()?.is_some(),
         })
     }
 
@@ -204,9 +213,9 @@ impl Model {
         Model { version: setting.version(), version_asked: true, in_force: Some(setting), ..self }
     }
 
-    /// Whether a QEMU returned the setting in force.
-    pub(crate) fn is_of_a_qemu(&self) -> bool {
-        self.in_force.is_some()
+    /// Whether what was recorded has the parameters of the rule.
+    pub(crate) fn has_parameters(&self) -> bool {
+        self.in_force.is_some() || self.has_parameters
     }
 
     /// The settings that the rule has, at their defaults: one, or the guest's and the host's.
@@ -218,6 +227,10 @@ impl Model {
     pub(crate) fn present(&self, metadata: &Metadata) -> (Vec<Setting>, bool) {
         if let Some(in_force) = self.in_force {
             return (vec![in_force], true);
+        }
+        if self.never_polls {
+            let never = |default| causal::with_maximum(default, 0);
+            return (self.defaults().into_iter().map(never).collect(), true);
         }
         let mut told = false;
         let settings = self.defaults().into_iter().map(|default| {

@@ -18,6 +18,8 @@ pub mod import;
 pub mod merge;
 pub mod pairing;
 pub mod thread;
+pub mod thread_causes;
 pub mod tracepoint;
 pub mod vcpu_causes;
+mod waking;
 pub mod write;

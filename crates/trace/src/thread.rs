@@ -213,7 +213,8 @@ impl Tally {
         }
         self.timed_out += u64::from(wake == WakeCause::Timer && timeout != Timeout::Zero);
         self.failed += u64::from(wake == WakeCause::Unknown);
-        self.ready += u64::try_from(result).unwrap_or(0);
+        // A text may have any number there.
+        self.ready = self.ready.saturating_add(u64::try_from(result).unwrap_or(0));
     }
 
     fn describe(&self) -> Value {

@@ -2,198 +2,69 @@
 //!
 //! A segment of a vCPU lasts from the end of one halt to the beginning of the next; `kvm:kvm_vcpu_wakeup` has both times. A
 //! halt ends because an interrupt was put into the vCPU's local APIC (`kvm:kvm_apic_accept_irq`); if the vCPU's thread slept,
-//! it was also woken (`sched:sched_waking`). Both events are recorded in the context of the waker, mostly the thread of
-//! another vCPU that sends an IPI or rings a doorbell. Wakeups by a thread that a vCPU has woken less than 1 ms before, such
-//! as a vhost worker, count as that vCPU's, and may come after the end of its segment. All others come at times of their own,
-//! or a fixed time after a request.
+//! it was also woken (`sched:sched_waking`). Both events are recorded in the context of the [waker](crate::waking), mostly the
+//! thread of another vCPU that sends an IPI or rings a doorbell.
 //!
 //! The interrupt event has the number of the vCPU, but not its VM. It is taken to be for the vCPU of this number in the
 //! waker's process, or in any process if the waker's has none.
 
-use crate::causes::{IN_INTERRUPT_NS, Rows, Segmenting, WithSegments};
-use crate::event::{Event, EventKind, Interrupt};
+use crate::causes::{Rows, Segmenting, WithSegments};
+use crate::event::{Event, EventKind};
 use crate::host::HostPairing;
 use crate::pairing::{ByNumber, PairedEpisode, Pairing};
-use dwell_recording::{Cause, Segment, Segments};
+use crate::waking::{Wakeup, Waking};
+use dwell_recording::{Cause, Segments};
 use std::collections::VecDeque;
-
-/// So many of the events that may have woken a vCPU are remembered: most halts have one or two.
-const MOST_WAKEUPS: usize = 16;
 
 /// From the guest's HLT to the beginning of KVM's halt, at most \[ns\]: an interrupt in between is pending when the halt begins.
 const ON_THE_WAY_NS: u64 = 10_000;
 
-/// How long after a vCPU has woken a thread the wakeups by that thread count as the vCPU's \[ns\].
-const SERVES_NS: u64 = 1_000_000;
-
-/// A vCPU that has woken a thread.
-#[derive(Clone, Copy)]
-struct Served {
-    number: u32,
-    start_ns: u64,
-    woken_ns: u64,
-}
-
-/// What may have woken a vCPU.
-#[derive(Clone, Copy)]
-struct Wakeup {
-    at_ns: u64,
-    cause: Cause,
-    /// By whom.
-    tid: i32,
-    /// Whether the thread was woken, so that the vCPU is known.
-    of_thread: bool,
-}
-
-/// A vCPU that is between two halts.
-#[derive(Clone, Copy)]
-struct Running {
-    start_ns: u64,
-    cause: Cause,
-    halted: Option<bool>,
-    number: u32,
-}
-
-#[derive(Default)]
-struct Vcpu {
-    running: Option<Running>,
-    wakeups: VecDeque<Wakeup>,
-}
-
-impl Vcpu {
-    fn may_be_woken(&mut self, wakeup: Wakeup) {
-        if self.wakeups.len() == MOST_WAKEUPS {
-            self.wakeups.pop_front();
-        }
-        self.wakeups.push_back(wakeup);
-    }
-
-    /// What ended the halt that began then.
-    fn cause(&self, idle_since_ns: u64, waited: bool) -> Cause {
-        let since = || self.wakeups.iter().filter(|wakeup| wakeup.at_ns >= idle_since_ns);
-        let woken = since().find(|wakeup| wakeup.of_thread == waited).or_else(|| since().next());
-        // The thread is woken because of the interrupt.
-        let because = woken.and_then(|woken| since().find(|wakeup| wakeup.tid == woken.tid));
-        // With an interrupt pending, a halt ends at once.
-        let found = self.wakeups.back().filter(|last| {
-            !waited && last.at_ns < idle_since_ns && idle_since_ns - last.at_ns <= ON_THE_WAY_NS
-        });
-        because.or(woken).or(found).map_or(Cause::Unknown, |wakeup| wakeup.cause)
-    }
+/// What ended the halt that began then.
+fn cause(wakeups: &VecDeque<Wakeup>, idle_since_ns: u64, waited: bool) -> Cause {
+    let since = || wakeups.iter().filter(|wakeup| wakeup.at_ns >= idle_since_ns);
+    let woken = since().find(|wakeup| wakeup.of_thread == waited).or_else(|| since().next());
+    // The thread is woken because of the interrupt.
+    let because = woken.and_then(|woken| since().find(|wakeup| wakeup.tid == woken.tid));
+    // With an interrupt pending, a halt ends at once.
+    let found = wakeups
+        .back()
+        .filter(|last| !waited && last.at_ns < idle_since_ns && idle_since_ns - last.at_ns <= ON_THE_WAY_NS);
+    because.or(woken).or(found).map_or(Cause::Unknown, |wakeup| wakeup.cause)
 }
 
 /// The segments of vCPUs.
 #[derive(Default)]
 struct OfVcpus {
-    /// By number of the idler.
-    vcpus: Vec<Vcpu>,
-    /// The idler of a thread.
-    threads: ByNumber<i32, u32>,
+    waking: Waking,
     /// The idlers that are vCPUs of this number in a process, and in any ([`Event::UNKNOWN_ID`]).
     numbered: ByNumber<(i32, u32), Vec<u32>>,
-    /// By thread that is no vCPU, the vCPU that has woken it.
-    serves: ByNumber<i32, Served>,
-    /// By CPU, the last interrupt and when it was \[ns\].
-    interrupts: ByNumber<u32, (u64, Interrupt)>,
-    rows: Rows,
 }
 
 impl OfVcpus {
-    /// Who woke at this event; `None` where it is not known.
-    fn waker(&self, event: &Event) -> Option<Cause> {
-        let woken_ns = event.time_ns;
-        let recent = self.interrupts.get(&event.cpu);
-        let recent = recent.filter(|(at_ns, _)| woken_ns.saturating_sub(*at_ns) <= IN_INTERRUPT_NS);
-        match (recent, self.threads.get(&event.tid)) {
-            (Some((_, Interrupt::Timer)), _) => Some(Cause::Timer { woken_ns }),
-            (Some((_, Interrupt::Device)), _) => Some(Cause::Interrupt { woken_ns }),
-            (_, None) => Some(match self.serves.get(&event.tid) {
-                Some(Served { number, start_ns, woken_ns: served_ns })
-                    if woken_ns.saturating_sub(*served_ns) <= SERVES_NS =>
-                {
-                    Cause::Task { waker: *number, offset_ns: woken_ns.saturating_sub(*start_ns) }
-                }
-                _ => Cause::Interrupt { woken_ns },
-            }),
-            (_, Some(idler)) => {
-                let Running { start_ns, number, .. } = self.vcpus.get(*idler as usize)?.running?;
-                Some(Cause::Task { waker: number, offset_ns: woken_ns.checked_sub(start_ns)? })
-            }
-        }
-    }
-
-    fn thread_is_woken(&mut self, event: &Event, woken: i32) {
-        let cause = self.waker(event);
-        let Some(idler) = self.threads.get(&woken) else {
-            match cause {
-                Some(Cause::Task { waker: number, offset_ns }) if self.threads.contains_key(&event.tid) => {
-                    let start_ns = event.time_ns - offset_ns;
-                    self.serves.insert(woken, Served { number, start_ns, woken_ns: event.time_ns })
-                }
-                _ => self.serves.remove(&woken),
-            };
-            return;
-        };
-        let Some(cause) = cause else { return };
-        let wakeup = Wakeup { at_ns: event.time_ns, cause, tid: event.tid, of_thread: true };
-        if let Some(vcpu) = self.vcpus.get_mut(*idler as usize) {
-            vcpu.may_be_woken(wakeup);
-        }
-    }
-
     fn interrupt_is_accepted(&mut self, event: &Event, apic: u32) {
-        let Some(cause) = self.waker(event) else { return };
-        let own = self.threads.get(&event.tid).copied();
-        let OfVcpus { vcpus, numbered, .. } = self;
-        let of = |process: i32| numbered.get(&(process, apic));
+        let Some(cause) = self.waking.waker(event) else { return };
+        let own = self.waking.idler(event.tid);
+        let of = |process: i32| self.numbered.get(&(process, apic));
         let woken = of(event.pid).or_else(|| of(Event::UNKNOWN_ID)).into_iter().flatten();
         for idler in woken.filter(|idler| own != Some(**idler)) {
             let wakeup = Wakeup { at_ns: event.time_ns, cause, tid: event.tid, of_thread: false };
-            if let Some(vcpu) = vcpus.get_mut(*idler as usize) {
-                vcpu.may_be_woken(wakeup);
-            }
+            self.waking.may_be_woken(*idler, wakeup);
         }
     }
 
     /// The halt of an idler is over.
     fn halt_is_over(&mut self, event: &Event, episode: PairedEpisode, episodes: &HostPairing) {
-        let idler = episode.idler;
-        let place = idler as usize;
-        if place >= self.vcpus.len() {
-            self.vcpus.resize_with(place + 1, Vcpu::default);
-        }
-        if self.threads.insert(event.tid, idler) != Some(idler) {
-            // One that is new, or goes on in another thread.
-            self.vcpus[place] = Vcpu::default();
-            if let Some(number) = episodes.number_of(idler) {
-                for process in [event.pid, Event::UNKNOWN_ID] {
-                    let same = self.numbered.entry((process, number)).or_default();
-                    if !same.contains(&idler) {
-                        same.push(idler);
-                    }
-                }
+        let waited = episode.halted == Some(true);
+        let is_new = self
+            .waking
+            .idled(event, episode, |wakeups| (cause(wakeups, episode.start_ns, waited), episode.halted));
+        let Some(number) = episodes.number_of(episode.idler).filter(|_| is_new) else { return };
+        for process in [event.pid, Event::UNKNOWN_ID] {
+            let same = self.numbered.entry((process, number)).or_default();
+            if !same.contains(&episode.idler) {
+                same.push(episode.idler);
             }
         }
-        let vcpu = &mut self.vcpus[place];
-        if let Some(Running { start_ns, cause, halted, number }) = vcpu.running.take() {
-            let run_ns = episode.start_ns.saturating_sub(start_ns);
-            let row = Segment { task: idler, cpu: idler, start_ns, run_ns, cause, halted, idle: None };
-            self.rows.end(number, row);
-        }
-        let cause = vcpu.cause(episode.start_ns, episode.halted == Some(true));
-        vcpu.wakeups.clear();
-        let start_ns = event.time_ns;
-        let begin = |number| Running { start_ns, cause, halted: episode.halted, number };
-        vcpu.running = self.rows.begin().map(begin);
-    }
-
-    /// What runs, and what was woken, is not known from here on.
-    fn lost(&mut self) {
-        for vcpu in &mut self.vcpus {
-            vcpu.running = None;
-            vcpu.wakeups.clear();
-        }
-        self.serves.clear();
     }
 }
 
@@ -207,22 +78,17 @@ impl Segmenting<HostPairing> for OfVcpus {
                     self.halt_is_over(event, episode, episodes);
                 }
             }
-            EventKind::Waking { woken, .. } => self.thread_is_woken(event, woken),
             EventKind::ApicAccept { apic } => self.interrupt_is_accepted(event, apic),
-            EventKind::Interrupt(kind) => {
-                self.interrupts.insert(event.cpu, (event.time_ns, kind));
-            }
-            EventKind::Gap { .. } | EventKind::Lost { .. } => self.lost(),
-            _ => {}
+            _ => self.waking.observe(event),
         }
     }
 
     fn rows(&self) -> &Rows {
-        &self.rows
+        self.waking.rows()
     }
 
     fn finish(&mut self, episodes: &HostPairing) -> Segments {
-        Segments { tasks: episodes.idlers().to_vec(), rows: self.rows.finish(), poll_step_ns: 0 }
+        self.waking.finish(episodes.idlers())
     }
 }
 
@@ -234,6 +100,7 @@ pub fn with_causes(episodes: HostPairing) -> impl Pairing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Interrupt;
     use crate::pairing::Names;
     use proptest::prelude::*;
 

@@ -8,7 +8,7 @@ use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
 use dwell_cli::stop;
 use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::coupled::{Pair, Prediction, Recorded};
+use dwell_lab::experiment::coupled::{Between, Pair, Prediction, Recorded};
 use dwell_lab::experiment::pingpong::{Participants, block, exchanges_of_a_block, figures};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
@@ -42,7 +42,7 @@ pub(crate) struct PingpongArgs {
     /// `dwell params --policies` lists the policies.
     #[arg(long, value_name = "POLICY", default_value = "haltpoll")]
     guest: String,
-    /// Record the vCPUs under each of four maxima of host polling and predict their work under the others
+    /// Record the two under each of four maxima of polling and predict their work under the others
     ///
     /// Under 0, 20us, --host and 1ms. What was predicted is printed beside what was measured without the recorder, the
     /// median of --rounds (7 by default). Needs root, for the recorder.
@@ -51,8 +51,13 @@ pub(crate) struct PingpongArgs {
     /// With --predict: each vCPU is in a VM of its own, and rings the doorbell of the other
     ///
     /// A write to a port (ioeventfd) is an interrupt (irqfd) of the other VM.
-    #[arg(long, requires = "predict")]
+    #[arg(long, requires = "predict", conflicts_with = "threads")]
     apart: bool,
+    /// With --predict: two threads in place of the vCPUs, with eventfds and the polling of QEMU's event loops
+    ///
+    /// They are recorded without polling only: polls of a thread cannot be seen from outside.
+    #[arg(long, requires = "predict")]
+    threads: bool,
     #[command(flatten)]
     campaign: CampaignArgs,
     #[command(flatten)]
@@ -83,8 +88,7 @@ struct About {
 #[derive(Serialize)]
 struct Predicted {
     think: String,
-    /// Whether each vCPU was in a VM of its own.
-    apart: bool,
+    between: Between,
     notes: Vec<String>,
     recordings: Vec<Recorded>,
     cells: Vec<Prediction>,
@@ -100,11 +104,16 @@ fn predict(args: &PingpongArgs, rig: &Rig, think: &Gaps) -> Outcome {
     let exchanges = exchanges_of_a_block(mean(think, seed), Nanos::from_micros(80), BLOCK);
     let rounds = Some(args.campaign.options(1).max_rounds).filter(|rounds| *rounds < u32::MAX).unwrap_or(7);
     let stop = stop::on_ctrl_c()?;
-    let pair = Pair { rig, apart: args.apart, think, seed, exchanges };
+    let between = match (args.threads, args.apart) {
+        (true, _) => Between::Threads,
+        (_, true) => Between::Vms,
+        _ => Between::Vcpus,
+    };
+    let pair = Pair { rig, between, think, seed, exchanges };
     let (recordings, cells) = pair.predict(&maxima_ns, rounds, &stop)?;
     let predicted = Predicted {
         think: think.spec().to_string(),
-        apart: args.apart,
+        between,
         notes: rig.notes(),
         median_error: median(cells.iter().map(|cell| cell.error().abs()).collect()),
         recordings,
@@ -133,15 +142,18 @@ fn cells_table(predicted: &Predicted) -> Table {
 }
 
 fn predicted_words(predicted: &Predicted) -> String {
-    let whose = if predicted.apart { "of two VMs " } else { "" };
-    let mut text =
-        format!("Two vCPUs {whose}that wait for each other, thinking time {}\n\n", predicted.think);
+    let two = match predicted.between {
+        Between::Vcpus => "vCPUs",
+        Between::Vms => "vCPUs of two VMs",
+        Between::Threads => "threads",
+    };
+    let mut text = format!("Two {two} that wait for each other, thinking time {}\n\n", predicted.think);
     text += &output::fitted(&cells_table(predicted));
     text.push('\n');
     for of in &predicted.recordings {
         let coupled = of.causes.coupled as f64 / of.causes.segments.max(1) as f64;
         text += &output::wrapped(&format!(
-            "{}: {:.0} exchanges/s measured, {:.0} recorded; {} of {} segments were woken by the other vCPU",
+            "{}: {:.0} exchanges/s measured, {:.0} recorded; {} of {} segments were woken by the other",
             duration(of.maximum_ns.into()),
             of.measured_per_s,
             of.exchanges_per_s,

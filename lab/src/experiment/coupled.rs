@@ -1,11 +1,11 @@
-//! `pingpong --predict`: what a replay of causes predicts of two vCPUs that wait for each other, and what they do.
+//! `pingpong --predict`: what a replay of causes predicts of two idlers that wait for each other, and what they do.
 //!
-//! The two are recorded under one maximum of KVM's polling, as by `dwell record host`. From that recording alone the work done
-//! under each other maximum is predicted; then these are run, without the recorder.
+//! The two are recorded under one maximum of polling, as by `dwell record host` or `thread`. From that recording alone the work
+//! done under each other maximum is predicted; then these are run, without the recorder.
 
 use super::pingpong::{EXCHANGES_PER_S, WARM_UP, vcpus};
 use super::recorded::record_during;
-use super::{LabError, Rig};
+use super::{LabError, Rig, loops};
 use crate::gaps::Gaps;
 use crate::idle::Idle;
 use dwell_capture::{Recorder, Target};
@@ -53,7 +53,7 @@ pub struct Recorded {
     pub exchanges_per_s: f64,
     /// Without the recorder: the median of the rounds.
     pub measured_per_s: f64,
-    /// What woke the vCPUs.
+    /// What woke the two.
     pub causes: CauseShares,
     /// What the recording shows of polls and halts, or what is calibrated or assumed of them.
     pub constants: Estimates,
@@ -67,12 +67,35 @@ struct Watched {
     known: Calibrated,
 }
 
+/// Who waits for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Between {
+    /// Two vCPUs of one VM, by IPIs.
+    Vcpus,
+    /// vCPUs of two VMs, by doorbells.
+    Vms,
+    /// Two threads, by eventfds, which poll as QEMU's event loops do.
+    Threads,
+}
+
+impl Between {
+    const fn layer(self) -> Layer {
+        match self {
+            Between::Vcpus | Between::Vms => Layer::Host,
+            Between::Threads => Layer::Iothread,
+        }
+    }
+}
+
+/// The release of QEMU whose rule the threads follow.
+const QEMU: Version = Version::new(10, 0);
+
 /// What is run.
 pub struct Pair<'a> {
     pub rig: &'a Rig,
-    /// Whether each is in a VM of its own.
-    pub apart: bool,
-    /// The thinking times of the first vCPU.
+    pub between: Between,
+    /// The thinking times of the first one.
     pub think: &'a Gaps,
     pub seed: u64,
     pub exchanges: usize,
@@ -81,28 +104,48 @@ pub struct Pair<'a> {
 impl Pair<'_> {
     fn run(&self, maximum_ns: u32, round: u64, stop: &AtomicBool) -> Result<f64, LabError> {
         let think = self.think.sequence(self.seed, round, WARM_UP + self.exchanges).gaps;
-        let block = vcpus(self.rig, &think, &Idle::host(maximum_ns), self.apart, stop)?;
+        if self.between == Between::Threads {
+            let default = Setting::defaults(Layer::Iothread, QEMU);
+            let rule = Rule::Layer(with_maximum(default, maximum_ns.into()));
+            return loops::exchanges_per_s(self.rig, &think, WARM_UP, &rule, stop);
+        }
+        let apart = self.between == Between::Vms;
+        let block = vcpus(self.rig, &think, &Idle::host(maximum_ns), apart, stop)?;
         Ok(block.figures.get(EXCHANGES_PER_S).copied().unwrap_or(f64::NAN))
     }
 
+    /// Of the threads that will run, none is there yet.
+    fn target(&self) -> Target {
+        match self.between {
+            Between::Threads => {
+                let comm = loops::NAMES.map(str::to_owned).to_vec();
+                Target::Thread { pid: None, comm, causes: true }
+            }
+            _ => Target::Host { pid: None, exits: false, contention: false, causes: true },
+        }
+    }
+
     fn recorded(&self, maximum_ns: u32, stop: &AtomicBool) -> Result<Watched, LabError> {
-        // Of the threads that will run the vCPUs, none is there yet.
-        let target = Target::Host { pid: None, exits: false, contention: false, causes: true };
-        let recorder = Recorder::open(target, None)?;
+        let recorder = Recorder::open(self.target(), None)?;
         let (per_s, bytes) = record_during(self.rig, recorder, || self.run(maximum_ns, 0, stop))?;
         let reader = Reader::from_bytes("the lab's recording", bytes)?;
         let metadata = reader.metadata();
-        let version = metadata.kernel.as_deref().and_then(Version::parse).ok_or(LabError::UnknownKernel)?;
+        let layer = self.between.layer();
+        let version = match layer {
+            Layer::Iothread => QEMU,
+            _ => metadata.kernel.as_deref().and_then(Version::parse).ok_or(LabError::UnknownKernel)?,
+        };
         // The module's parameters; the maximum is that of the VM.
-        let module = setting_of(Layer::Host, version, &metadata.settings)
-            .unwrap_or_else(|| Setting::defaults(Layer::Host, version));
+        let others = setting_of(layer, version, &metadata.settings)
+            .unwrap_or_else(|| Setting::defaults(layer, version));
         let segments = reader.segments()?.ok_or(LabError::NoCauses)?;
         let known = Calibration::load_for(metadata).ok().flatten().as_ref().map(Calibrated::from);
-        let present = with_maximum(module, maximum_ns.into());
+        let present = with_maximum(others, maximum_ns.into());
         Ok(Watched { per_s, segments, present, known: known.unwrap_or_default() })
     }
 
-    /// Runs the pair under each maximum in turns, records it under each, and predicts each from each other.
+    /// Runs the pair under each maximum in turns, records it under each, and predicts each from each other. Threads are recorded
+    /// without polls only, as their polls cannot be seen.
     ///
     /// # Errors
     /// [`LabError`].
@@ -120,7 +163,8 @@ impl Pair<'_> {
         }
         let measured: Vec<f64> = per_s.into_iter().map(|all| median(all).unwrap_or(f64::NAN)).collect();
         let (mut recordings, mut cells) = (vec![], vec![]);
-        for (recorded_ns, measured_per_s) in maxima_ns.iter().zip(&measured) {
+        let is_seen = |maximum_ns: &u32| *maximum_ns == 0 || self.between != Between::Threads;
+        for (recorded_ns, measured_per_s) in maxima_ns.iter().zip(&measured).filter(|(ns, _)| is_seen(ns)) {
             let Watched { per_s, segments, present, known } = self.recorded(*recorded_ns, stop)?;
             let causes = segments.shares();
             let Some(predictor) = Predictor::new(&segments, &Rule::Layer(present), known, None)? else {

@@ -5,6 +5,7 @@
 
 pub mod calibrate;
 pub mod coupled;
+mod loops;
 pub mod doorbell;
 pub mod neighbour;
 pub mod pingpong;
@@ -63,6 +64,9 @@ pub enum LabError {
     /// What a thread has used cannot be read.
     #[error("cannot read the CPU time of a thread: {0}")]
     Usage(io::Error),
+    /// An eventfd cannot be made, rung or waited for.
+    #[error("cannot use an eventfd: {0}")]
+    Bell(io::Error),
     /// Own halts cannot be measured.
     #[error(transparent)]
     Halt(dwell_idle::MeasureHaltError),
@@ -89,9 +93,10 @@ pub enum LabError {
     Read(Box<ReadError>),
     #[error(transparent)]
     Open(Box<OpenError>),
-    /// Nothing was recorded of what woke the vCPUs.
+    /// Nothing was recorded of what woke the vCPUs or threads.
     #[error(
-        "cannot predict: the recording has too little of what woke the vCPUs; in a PID namespace, and without kvm:kvm_apic_accept_irq, it has nothing of it"
+        "cannot predict: the recording has too little of what woke the vCPUs or threads; in a PID namespace, and for vCPUs \
+         without kvm:kvm_apic_accept_irq, it has nothing of it"
     )]
     NoCauses,
     #[error(transparent)]

@@ -222,7 +222,7 @@ fn vcpus(rig: &Rig, cell: Cell<'_>, way: Way, stop: &AtomicBool) -> Result<Block
             .into_iter()
             .map(|mut vcpu| {
                 scope.spawn(move || {
-                    let _place = rig.shared_thread()?;
+                    let _place = rig.fair_thread(0)?;
                     vcpu.run(|| ControlFlow::Break(())).map_err(LabError::from)
                 })
             })
@@ -315,7 +315,7 @@ struct ThreadIdler {
 
 impl ThreadIdler {
     fn run(&self, rig: &Rig, policy: impl Policy) -> Result<(), LabError> {
-        let _place = rig.shared_thread()?;
+        let _place = rig.fair_thread(0)?;
         self.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         let (mut idler, mut last, mut polls) = (Idler::new(policy), 0, 0);
         while !self.over.load(Ordering::SeqCst) {
@@ -380,7 +380,7 @@ struct Worker {
 
 impl Worker {
     fn run(&self, rig: &Rig, neighbour: Neighbour) -> Result<(), LabError> {
-        let _place = rig.shared_thread()?;
+        let _place = rig.fair_thread(0)?;
         let (mut state, mut units) = (1u64, 0u32);
         while !self.over.load(Ordering::Relaxed) {
             for _ in 0..STEPS {

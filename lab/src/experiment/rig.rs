@@ -5,7 +5,7 @@ use crate::guest::{IdleState, Sleeper, sleeper};
 use crate::host::{Cores, Realtime, Ticks, Tsc, TscClock, TscHz};
 use crate::idle::Idle;
 use crate::vm::{KvmKind, Machine, Options, VmError};
-use dwell_machine::threads::Pinned;
+use dwell_machine::threads::{Cpu, Pinned};
 use dwell_policy::Nanos;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
@@ -103,16 +103,19 @@ impl Rig {
     /// # Errors
     /// If the core may not be used any more.
     pub fn vcpu_thread(&self, id: usize) -> Result<Placed, LabError> {
-        let cpu = self.cores.vcpus.get(id).copied().unwrap_or(self.cores.stimulus);
-        Ok(Placed { _pinned: Pinned::to(cpu)?, _realtime: Realtime::ask(PRIORITY) })
+        Ok(Placed { _pinned: Pinned::to(self.core(id))?, _realtime: Realtime::ask(PRIORITY) })
     }
 
-    /// Puts this thread, which shares the core of the first vCPU with others, there, under the fair scheduler.
+    /// Puts this thread on the core of vCPU number `id`, under the fair scheduler: it may share it with others.
     ///
     /// # Errors
     /// If the core may not be used any more.
-    pub fn shared_thread(&self) -> Result<Pinned, LabError> {
-        Ok(Pinned::to(self.cores.vcpus.first().copied().unwrap_or(self.cores.stimulus))?)
+    pub fn fair_thread(&self, id: usize) -> Result<Pinned, LabError> {
+        Ok(Pinned::to(self.core(id))?)
+    }
+
+    fn core(&self, id: usize) -> Cpu {
+        self.cores.vcpus.get(id).copied().unwrap_or(self.cores.stimulus)
     }
 
     /// Puts this thread, which wakes the vCPUs and measures, in its place.

@@ -47,7 +47,7 @@ fn make_calls(calls: u64) {
 
 /// What a recorder that was held meanwhile has counted; `None` where nothing can be recorded.
 fn record(test: &str) -> Option<(Status, bool)> {
-    let target = Target::Thread { pid: None, comm: Some(NAME.to_owned()) };
+    let target = Target::Thread { pid: None, comm: vec![NAME.to_owned()], causes: false };
     let recorder = match Recorder::open(target, None) {
         Ok(recorder) => recorder,
         Err(error) => {

@@ -168,7 +168,7 @@ fn assert_all_halts(rows: usize, wakeups: usize, counted: &Stats) {
 fn the_recorders_events_as_text_give_the_same_recording() {
     const TEST: &str = "the_recorders_events_as_text_give_the_same_recording";
     let _alone = crate::alone();
-    let threads = Target::Thread { pid: None, comm: Some(LOOP.to_owned()) };
+    let threads = Target::Thread { pid: None, comm: vec![LOOP.to_owned()], causes: false };
     let Some((live, text, ())) = record(threads, || wait_in_a_loop(2_000), TEST) else { return };
     let number = check_own_text(&live, &text, GuestSource::Auto);
     assert!(number >= 1_000, "{number}");

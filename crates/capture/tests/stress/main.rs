@@ -23,7 +23,7 @@ impl Observer for Started {
 fn every_wait_is_an_episode_or_counted_as_lost() {
     const TEST: &str = "every_wait_is_an_episode_or_counted_as_lost";
     let seconds = std::env::var("DWELL_STRESS_S").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    let target = Target::Thread { pid: None, comm: Some(pingpong::COMM.to_owned()) };
+    let target = Target::Thread { pid: None, comm: vec![pingpong::COMM.to_owned()], causes: false };
     let recorder = match Recorder::open(target, None) {
         Ok(recorder) => recorder,
         Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),

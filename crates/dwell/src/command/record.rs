@@ -130,11 +130,18 @@ struct Thread {
     /// Process ID (all threads of the process) or thread ID (that thread only)
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
-    /// Threads with this name, including those that start later
+    /// Threads with this name, including those that start later; may be given more than once
     ///
     /// The kernel keeps 15 characters of a thread's name; longer names are compared up to that length.
     #[arg(long, value_name = "NAME")]
-    comm: Option<String>,
+    comm: Vec<String>,
+    /// Do not record what the threads run between their waits and what woke them
+    ///
+    /// By default sched_waking of these threads and the interrupt tracepoints are recorded too. They show which thread
+    /// woke which, how far into what it runs, from which `dwell tune` predicts how much work would be done if the threads
+    /// polled. Threads that wait for each other are to be recorded together: a server and its client by two names.
+    #[arg(long)]
+    without_causes: bool,
     #[command(flatten)]
     sketched: Sketched,
     #[command(flatten)]
@@ -198,7 +205,8 @@ pub(crate) fn run(args: Args) -> Outcome {
             (Target::Guest { source: guest.source.into(), causes }, guest.sketched, guest.common)
         }
         Whom::Thread(thread) => {
-            (Target::Thread { pid: thread.pid, comm: thread.comm }, thread.sketched, thread.common)
+            let causes = !thread.without_causes && !thread.sketched.sketch;
+            (Target::Thread { pid: thread.pid, comm: thread.comm, causes }, thread.sketched, thread.common)
         }
     };
     let layer = target.layer().name();

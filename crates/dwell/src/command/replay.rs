@@ -106,7 +106,7 @@ impl ReplayedByWork {
             }
         }
         let settings = causal::rows(&predictor, &settings, model.halt_cost)?;
-        Ok(Some(ReplayedByWork { basis: Basis::of(&segments, &predictor), settings }))
+        Ok(Some(ReplayedByWork { basis: Basis::of(&segments, &predictor, present.layer()), settings }))
     }
 }
 

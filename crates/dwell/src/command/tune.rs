@@ -252,16 +252,15 @@ pub(crate) fn advise(
         notes.insert(0, other_end(source, upper, &advice, model)?);
     }
     let machine = Sysroot::of_this_machine();
-    let names = source.reader().contents().idlers.iter().map(|idler| &*idler.name);
-    let has_property = layer != Layer::Iothread || model.is_of_a_qemu() || lines::can_set(metadata, names);
+    let has_property = model.has_parameters();
     let own = match &mut work {
-        Some(work) => work.advice(advice.by_idle_times, model)?,
-        None if has_property => advice.words(),
-        None => {
+        _ if !has_property => {
             "none: the recorded threads are not QEMU's, as far as their names show, and have no such parameters. The rows \
              show what QEMU's rule would have cost; with --qmp SOCKET --iothread ID they are taken for that thread"
                 .to_owned()
         }
+        Some(work) => work.advice(advice.by_idle_times, model)?,
+        None => advice.words(),
     };
     let more = if work.is_none() { closed_loop(source.reader(), &advice)? } else { None };
     let words = own + &more.map_or_else(String::new, |more| format!(". {more}"));

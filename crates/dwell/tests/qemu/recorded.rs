@@ -53,7 +53,7 @@ fn record(release: Release, max_ns: i64) -> Result<(String, ImportSummary), Stri
     let mut monitor = Monitor::connect(&qemu.monitor(), Limits::default()).expect("QEMU has a monitor");
     let version = monitor.greeting().version.clone();
     let tid = iothread::find(&mut monitor, "io0").unwrap().thread_id.unwrap();
-    let target = Target::Thread { pid: Some(i32::try_from(tid).unwrap()), comm: None };
+    let target = Target::Thread { pid: Some(i32::try_from(tid).unwrap()), comm: vec![], causes: false };
     let recorder = Recorder::open(target, None).map_err(|error| error.to_string())?;
     let until = Until { duration: Some(LENGTH), stop: &AtomicBool::new(false) };
     let (recorded, bytes) = recorder.to_memory(&until, &mut ()).expect("the thread is recorded");

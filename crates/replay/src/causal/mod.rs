@@ -33,6 +33,7 @@ pub use program::Program;
 
 use crate::counts::Counts;
 use crate::rule::{Player, Rule, RuleError};
+use dwell_policy::Layer;
 use idling::{Idle, Path};
 use program::Wakeup;
 use queue::{Event, Queue};
@@ -93,17 +94,24 @@ impl Windows {
     /// Lets the windows of a layer's rule grow.
     fn prepare(self, player: &mut Player, rule: &Rule) {
         let Rule::Layer(setting) = rule else { return };
-        let maximum = setting.get("guest_halt_poll_ns").or_else(|| setting.get("halt_poll_ns"));
-        let idle_ns = maximum.and_then(|ns| u64::try_from(ns).ok()).unwrap_or(0);
-        // An idle time that is as long as the maximum makes a window grow, however long it is.
-        for _ in 0..if self == Windows::Full { GROWS } else { 0 } {
+        if self == Windows::Zero || setting.layer() == Layer::Driver {
+            return;
+        }
+        let max_ns = u64::try_from(advise::maximum(setting)).unwrap_or(0);
+        for step in 0..GROWS {
+            // KVM's and QEMU's windows grow where an idle time is longer than they are and shorter than the maximum; haltpoll's
+            // where what is left of it after the poll is. Ones this long never make it shrink.
+            let idle_ns = match setting.layer() {
+                Layer::Guest => max_ns.saturating_add(max_ns / 8 * u64::from(step % 8)),
+                _ => max_ns.saturating_sub(1),
+            };
             player.play_one(None, idle_ns, 0);
         }
     }
 }
 
-/// A window has its maximum after so many steps, at the latest.
-const GROWS: u32 = 32;
+/// A window has its maximum after so many steps, at the latest; haltpoll's at least 15 sixteenths of it.
+const GROWS: u32 = 64;
 
 /// How long after a wakeup a segment starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

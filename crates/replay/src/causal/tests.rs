@@ -28,6 +28,21 @@ fn rules() -> [Rule; 7] {
     ]
 }
 
+/// Full windows are as long as the maximum, so that a poll of little less succeeds.
+#[test]
+fn full_windows_have_their_maximum() {
+    for layer in [Layer::Guest, Layer::Host, Layer::Iothread] {
+        let version = if layer == Layer::Iothread { Version::new(9, 0) } else { Version::new(6, 18) };
+        let rule = Rule::Layer(with_maximum(Setting::defaults(layer, version), 200_000));
+        let polls = |windows: Windows| {
+            let mut player = rule.start_late(1).unwrap();
+            windows.prepare(&mut player, &rule);
+            player.play_one(None, 190_000, 0).halts == 0
+        };
+        assert_eq!([Windows::Full, Windows::Zero].map(polls), [true, false], "{layer:?}");
+    }
+}
+
 fn segments(tasks: usize, rows: Vec<Segment>) -> Segments {
     Segments { tasks: (0..tasks).map(|task| format!("task{task}")).collect(), rows, ..Segments::default() }
 }

@@ -3,8 +3,11 @@
 
 use dwell_policy::host::Revision;
 use dwell_policy::version::Version;
-use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, Metadata, Packing, Reader, Writer};
+use dwell_recording::{
+    Chunk, Columns, IdleIncludes, Layer, Metadata, Packing, Reader, Segment, Segments, Writer,
+};
 use dwell_testing::perf_text::PerfText;
+use dwell_trace::causes;
 use dwell_trace::contention::Contention;
 use dwell_trace::event::{Event, EventKind, Interrupt, SystemCall, Timeout};
 use dwell_trace::guest::{GuestPairing, GuestSource};
@@ -13,6 +16,8 @@ use dwell_trace::import::Input;
 use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::pairing::{Names, Pairing};
 use dwell_trace::thread::ThreadPairing;
+use dwell_trace::thread_causes;
+use dwell_trace::vcpu_causes;
 use dwell_trace::write::EpisodeWriter;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -44,6 +49,7 @@ struct Recorded {
     incomplete: u64,
     idle_includes: IdleIncludes,
     notes: BTreeMap<String, Value>,
+    segments: Option<Segments>,
 }
 
 fn rows(bytes: Vec<u8>) -> (Vec<String>, Reader) {
@@ -68,15 +74,30 @@ fn rows(bytes: Vec<u8>) -> (Vec<String>, Reader) {
     (rows, reader)
 }
 
-fn pairing(layer: Layer, source: GuestSource, kernel: Option<&str>, contention: bool) -> Box<dyn Pairing> {
-    match layer {
-        Layer::Host => {
+fn pairing(
+    layer: Layer,
+    source: GuestSource,
+    kernel: Option<&str>,
+    [contention, causes]: [bool; 2],
+) -> Box<dyn Pairing> {
+    let threads = ThreadPairing::new(None, Box::new(ByNumber));
+    match (layer, causes) {
+        (Layer::Host, _) => {
             let revision = kernel.and_then(Version::parse).and_then(|version| Revision::of(version).ok());
             let host = HostPairing::new(revision, None, Box::new(ByNumber));
-            Box::new(if contention { host.with_contention(Contention::new(None)) } else { host })
+            let host = if contention { host.with_contention(Contention::new(None)) } else { host };
+            match causes {
+                true => Box::new(vcpu_causes::with_causes(host)),
+                false => Box::new(host),
+            }
         }
-        Layer::Guest => Box::new(GuestPairing::new(source, vec![])),
-        _ => Box::new(ThreadPairing::new(None, Box::new(ByNumber))),
+        (Layer::Guest, false) => Box::new(GuestPairing::new(source, vec![])),
+        (Layer::Guest, true) => {
+            let guest = GuestPairing::new(source, vec![]);
+            Box::new(causes::with_causes(guest, source, Box::new(ByNumber)))
+        }
+        (_, true) => Box::new(thread_causes::with_causes(threads)),
+        (_, false) => Box::new(threads),
     }
 }
 
@@ -90,7 +111,8 @@ fn at_once(events: &[Event], mut pairing: Box<dyn Pairing>, layer: Layer) -> Rec
         episodes.push(&mut writer, &pairing.idlers()[row.idler as usize], row).unwrap();
     }
     let (incomplete, idle_includes) = (pairing.incomplete(), pairing.idle_includes());
-    Recorded { rows: rows(writer.close().unwrap().1).0, incomplete, idle_includes, notes: pairing.notes() }
+    let (notes, segments) = (pairing.notes(), pairing.take_segments());
+    Recorded { rows: rows(writer.close().unwrap().1).0, incomplete, idle_includes, notes, segments }
 }
 
 fn as_text(events: &[Event], layer: Layer, source: GuestSource, kernel: Option<&str>) -> Option<Recorded> {
@@ -115,8 +137,9 @@ fn as_text(events: &[Event], layer: Layer, source: GuestSource, kernel: Option<&
     if let Some(guest) = notes.get_mut("dwell.guest") {
         guest["cpus_without_cpu_idle"] = Value::Array(vec![]);
     }
-    let incomplete = metadata.lost.incomplete_episodes;
-    Some(Recorded { rows, incomplete, idle_includes: metadata.idle_includes, notes })
+    let (incomplete, idle_includes) = (metadata.lost.incomplete_episodes, metadata.idle_includes);
+    let segments = reader.segments().unwrap();
+    Some(Recorded { rows, incomplete, idle_includes, notes, segments })
 }
 
 fn check(
@@ -130,9 +153,30 @@ fn check(
     let contention = has(|kind| matches!(kind, EventKind::Switch { .. }))
         && has(|kind| matches!(kind, EventKind::Wakeup { .. }))
         && has(|kind| matches!(kind, EventKind::Migrate { .. }));
-    let direct = at_once(events, pairing(layer, source, kernel, contention), layer);
+    // And where those are there that show what woke whom.
+    let causes = has(|kind| matches!(kind, EventKind::Waking { .. }))
+        && match layer {
+            Layer::Host => has(|kind| matches!(kind, EventKind::ApicAccept { .. })),
+            Layer::Guest => has(|kind| matches!(kind, EventKind::Switch { .. })),
+            _ => true,
+        };
+    let mut direct = at_once(events, pairing(layer, source, kernel, [contention, causes]), layer);
     match as_text(events, layer, source, kernel) {
-        Some(imported) => prop_assert_eq!(imported, direct),
+        Some(imported) => {
+            // A table keeps the tasks that have segments, and a text names of tasks that a guest's names do not have; how each
+            // idled is from the episodes.
+            let named = |segments: &mut Segments| -> Vec<(String, Segment)> {
+                let rows = segments.rows.drain(..);
+                let name =
+                    |row: &Segment| segments.tasks[row.task as usize].rsplit('/').next().unwrap().to_owned();
+                rows.map(|row| (name(&row), Segment { task: 0, idle: None, ..row })).collect()
+            };
+            let mut imported = imported;
+            let [ours, direct_segments] = [&mut imported.segments, &mut direct.segments]
+                .map(|segments| segments.take().as_mut().map(named).unwrap_or_default());
+            prop_assert_eq!(ours, direct_segments);
+            prop_assert_eq!(imported, direct);
+        }
         None => prop_assert!(direct.rows.is_empty()),
     }
     Ok(())
@@ -172,8 +216,15 @@ fn of_vcpus() -> impl Strategy<Value = EventKind> {
         }),
         3 => (1i32..8, 0u32..3).prop_map(|(woken, target)| EventKind::Wakeup { woken, target }),
         1 => (1i32..8, 0u32..3, 0u32..3).prop_map(|(task, from, to)| EventKind::Migrate { task, from, to }),
+        3 => (1i32..8, 0u32..3).prop_map(|(woken, target)| EventKind::Waking { woken, target }),
+        3 => (0u32..3).prop_map(|apic| EventKind::ApicAccept { apic }),
+        1 => interrupt(),
         1 => lost(),
     ]
+}
+
+fn interrupt() -> impl Strategy<Value = EventKind> {
+    prop_oneof![Just(Interrupt::Timer), Just(Interrupt::Device)].prop_map(EventKind::Interrupt)
 }
 
 fn of_cpus() -> impl Strategy<Value = EventKind> {
@@ -210,6 +261,8 @@ fn of_threads() -> impl Strategy<Value = EventKind> {
         8 => (call(), timeout).prop_map(|(call, argument)| EventKind::Enter { call, timeout: call.timeout(argument) }),
         8 => (call(), prop_oneof![-70i64..5, any::<i64>()])
             .prop_map(|(call, result)| EventKind::Leave { call, result }),
+        4 => (1i32..8, 0u32..3).prop_map(|(woken, target)| EventKind::Waking { woken, target }),
+        1 => interrupt(),
         1 => lost(),
     ]
 }
@@ -234,6 +287,22 @@ proptest! {
     fn of_threads_that_wait(events in stream(of_threads())) {
         check(&events, Layer::Iothread, GuestSource::Auto, None)?;
     }
+
+    /// Of two threads and one call, so that most waits are whole, and threads that wait wake each other.
+    #[test]
+    fn of_loops_that_wake_each_other(mut events in stream(of_threads())) {
+        let call = SystemCall::Ppoll;
+        for event in &mut events {
+            (event.pid, event.tid) = (1, 1 + event.tid % 2);
+            match &mut event.kind {
+                EventKind::Enter { call: of, timeout } => (*of, *timeout) = (call, Timeout::Limited),
+                EventKind::Leave { call: of, .. } => *of = call,
+                EventKind::Waking { woken, .. } => *woken = 1 + *woken % 2,
+                _ => {}
+            }
+        }
+        check(&events, Layer::Iothread, GuestSource::Auto, None)?;
+    }
 }
 
 /// More events than are put in order at a time, and more text than is looked at before it is decided what it is.
@@ -251,7 +320,8 @@ fn of_a_long_trace() {
             Event { time_ns, cpu: 0, pid: 7, tid, kind }
         })
         .collect();
-    let direct = at_once(&events, pairing(Layer::Iothread, GuestSource::Auto, None, false), Layer::Iothread);
+    let direct =
+        at_once(&events, pairing(Layer::Iothread, GuestSource::Auto, None, [false; 2]), Layer::Iothread);
     assert_eq!(direct.rows.len(), 50_000);
     assert_eq!(as_text(&events, Layer::Iothread, GuestSource::Auto, None).unwrap(), direct);
 }

@@ -1,7 +1,7 @@
-//! Two vCPUs that wait for each other: what a recording under one setting predicts of the other, and what they do.
+//! Two idlers that wait for each other: what a recording under one setting predicts of the other, and what they do.
 
 use super::alone::{self, Alone, Missed, holds, repeated};
-use dwell_lab::experiment::coupled::Pair;
+use dwell_lab::experiment::coupled::{Between, Pair};
 use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
 use dwell_testing::say;
@@ -9,12 +9,12 @@ use std::sync::atomic::AtomicBool;
 
 #[test]
 #[ignore = "measures time; .ci/long runs it"]
-fn the_work_of_coupled_vcpus_is_predicted() {
-    let test = "the_work_of_coupled_vcpus_is_predicted";
+fn the_work_of_coupled_idlers_is_predicted() {
+    let test = "the_work_of_coupled_idlers_is_predicted";
     let Some(Alone { rig, .. }) = &alone::rig(2, test) else { return };
     let think = Gaps::open("constant:60us".parse().unwrap(), Nanos::from_micros(1_000)).unwrap();
-    for apart in [false, true] {
-        let pair = Pair { rig, apart, think: &think, seed: 1, exchanges: 1_000 };
+    for between in [Between::Vcpus, Between::Vms, Between::Threads] {
+        let pair = Pair { rig, between, think: &think, seed: 1, exchanges: 1_000 };
         repeated(test, || predicted(test, &pair));
     }
 }

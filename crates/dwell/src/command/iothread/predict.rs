@@ -37,7 +37,7 @@ impl Waits {
         requests: impl FnMut() -> anyhow::Result<u64>,
     ) -> anyhow::Result<Waits> {
         let pid = i32::try_from(thread.tid()).context("not a thread ID")?;
-        let recorder = Recorder::open(Target::Thread { pid: Some(pid), comm: None }, None)?;
+        let recorder = Recorder::open(Target::Thread { pid: Some(pid), comm: vec![], causes: false }, None)?;
         let mut served = Served { thread, requests, ends: vec![] };
         let (summary, bytes) = recorder.to_memory(&Until { duration: Some(length), stop }, &mut served)?;
         let [requests, sleeps] = served.between()?;

@@ -66,7 +66,11 @@ pub(crate) fn live(target: Target, pid: Option<u32>, comm: Option<&str>) -> anyh
     let target = match target {
         Target::Host => dwell_capture::Target::Host { pid, exits: false, contention: false, causes: false },
         Target::Guest => dwell_capture::Target::Guest { source: GuestSource::Auto, causes: false },
-        Target::Thread => dwell_capture::Target::Thread { pid, comm: comm.map(str::to_owned) },
+        Target::Thread => dwell_capture::Target::Thread {
+            pid,
+            comm: comm.into_iter().map(str::to_owned).collect(),
+            causes: false,
+        },
     };
     let recorder = Recorder::open(target, None)?;
     // Before any other thread is started: capabilities are those of a thread, and inherited.

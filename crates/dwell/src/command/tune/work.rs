@@ -36,7 +36,7 @@ pub(crate) struct ByWork {
 }
 
 impl ByWork {
-    /// Of a recording of a guest or a host that has causes; `None` of others.
+    /// Of a recording that has causes; `None` of others.
     ///
     /// # Errors
     /// If the other recording cannot be read or has no causes.
@@ -51,7 +51,7 @@ impl ByWork {
         let Some(segments) = by_work::segments(reader, present.layer())? else {
             ensure!(
                 also.is_none(),
-                "--also needs a recording with what woke the tasks or vCPUs, as `dwell record guest` and `host` keep it"
+                "--also needs a recording with what woke the tasks, vCPUs or threads, as `dwell record` keeps it"
             );
             return Ok(None);
         };
@@ -81,7 +81,7 @@ impl ByWork {
         });
         bar.finish_and_clear();
         Ok(Some(ByWork {
-            basis: Basis::of(&segments, &predictor),
+            basis: Basis::of(&segments, &predictor, present.layer()),
             other,
             advice: advice?,
             present,

@@ -87,3 +87,52 @@ fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
     assert!(constants["after_poll"]["seen"].as_u64() > Some(5_000) && constants["after_poll"]["ns"] == 1_800);
     assert!(constants["after_halt"]["seen"] == 0 && constants["ipi"]["seen"] == 0, "{constants:#}");
 }
+
+/// Two threads that wait in `poll` and wake each other after 5 us of work, 20 us before the other runs, which takes them 6 us,
+/// as perf prints it.
+fn loops(rounds: u64) -> String {
+    let threads = [("client", 101), ("server", 102)];
+    let mut text = String::new();
+    let mut line = |cpu: usize, at_ns: u64, event: &str| {
+        let (comm, tid) = threads[cpu];
+        let (s, ns) = (10 + at_ns / 1_000_000_000, at_ns % 1_000_000_000);
+        writeln!(text, "{comm} {tid}/{tid} [00{cpu}] {s}.{ns:09}: {event}").unwrap();
+    };
+    for number in 0..2 * rounds {
+        let at_ns = 1_000 + number * 25_000;
+        let cpu = usize::from(number % 2 == 1);
+        let (comm, tid) = threads[1 - cpu];
+        line(cpu, at_ns, "syscalls:sys_exit_poll: 0x1");
+        let waking = format!("sched:sched_waking: comm={comm} pid={tid} prio=120 target_cpu=00{}", 1 - cpu);
+        line(cpu, at_ns + 5_000, &waking);
+        let enter = "syscalls:sys_enter_poll: ufds: 0x7ffc00000000, nfds: 0x1, timeout_msecs: 0xffffffff";
+        line(cpu, at_ns + 11_000, enter);
+    }
+    text
+}
+
+#[test]
+fn event_loops_that_wait_for_each_other_would_do_more_if_they_polled() {
+    let inputs = Inputs::new();
+    let trace = inputs.write("trace.txt", &loops(2_000));
+    let recording = inputs.text("loops.parquet");
+    done(&["import", &trace, "-o", &recording]);
+    let tune = |format: &str| {
+        let asked = ["tune", &recording, "--halt-cost", "20us", "--format", format];
+        String::from_utf8(done(&asked)).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_str(&tune("json")).unwrap();
+    let work = &json["work"];
+    assert_eq!(work["unit_of_work"], serde_json::json!(["client/101/101", "server/102/102"]), "{work:#}");
+    assert!(work["own_error"].as_f64().unwrap().abs() < 0.02, "{work:#}");
+    let settings = work["settings"].as_array().unwrap();
+    // They are no QEMU's, and did not poll.
+    assert_eq!(settings[0]["setting"]["poll-max-ns"], 0, "{settings:#?}");
+    let polls = settings.iter().find(|row| row["setting"]["poll-max-ns"] == 200_000).unwrap();
+    // 2 us in place of 20 from the wakeup to the other's beginning, and 4 us in place of 5 from there to its wakeup.
+    let speed = polls["speed"]["middle"].as_f64().unwrap();
+    assert!((speed - 25.0 / 6.0).abs() < 0.1, "{polls:#}");
+    let text = tune("table");
+    assert!(text.contains("By work: causes were replayed") && text.contains("are not QEMU's"), "{text}");
+    assert!(!text.contains("dwell verify --set"), "{text}");
+}

@@ -39,6 +39,7 @@ use crate::host::HostPairing;
 use crate::merge::Merge;
 use crate::pairing::{PairedEpisode, Pairing};
 use crate::thread::ThreadPairing;
+use crate::thread_causes;
 use crate::vcpu_causes;
 use crate::write::EpisodeWriter;
 use dwell_policy::arch::Arch;
@@ -305,8 +306,7 @@ const fn layer_of(tracepoint: TracepointKind) -> Option<Layer> {
         | TracepointKind::DwellIdle
         | TracepointKind::Reflect
         | TracepointKind::Switch
-        | TracepointKind::ContextSwitch
-        | TracepointKind::Waking => Layer::Guest,
+        | TracepointKind::ContextSwitch => Layer::Guest,
         TracepointKind::Enter(_)
         | TracepointKind::Leave(_)
         | TracepointKind::AnyEnter
@@ -334,13 +334,13 @@ struct Used {
     contention: bool,
     /// The scheduler's events, for what woke the tasks of a guest.
     causes: bool,
-    /// Interrupts and wakings, for what woke the vCPUs of a host.
-    vcpu_causes: bool,
+    /// Interrupts and wakings, for what woke vCPUs or threads.
+    wakers: bool,
 }
 
 impl Choice {
     fn uses(&self, tracepoint: TracepointKind) -> bool {
-        let Used { source, own_switches, any_calls, contention, causes, vcpu_causes } = self.used;
+        let Used { source, own_switches, any_calls, contention, causes, wakers } = self.used;
         match (self.layer, tracepoint) {
             (Layer::Host, TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::Exit) => {
                 true
@@ -358,7 +358,7 @@ impl Choice {
                 | TracepointKind::ApicAccept
                 | TracepointKind::TimerInterrupt
                 | TracepointKind::DeviceInterrupt,
-            ) => vcpu_causes,
+            ) => wakers,
             (Layer::Guest, TracepointKind::Switch) => {
                 (source == GuestSource::Switch && !own_switches) || causes
             }
@@ -380,6 +380,10 @@ impl Choice {
             ) => true,
             (Layer::Iothread, TracepointKind::Enter(_) | TracepointKind::Leave(_)) => !any_calls,
             (Layer::Iothread, TracepointKind::AnyEnter | TracepointKind::AnyLeave) => any_calls,
+            (
+                Layer::Iothread,
+                TracepointKind::Waking | TracepointKind::TimerInterrupt | TracepointKind::DeviceInterrupt,
+            ) => wakers,
             _ => false,
         }
     }
@@ -421,16 +425,15 @@ impl<W: Write + Send> Episodes<'_, W> {
                 .into_iter()
                 .all(|kind| seen.has(kind)),
             causes: [TracepointKind::Switch, TracepointKind::Waking].into_iter().all(|kind| seen.has(kind)),
-            vcpu_causes: [TracepointKind::ApicAccept, TracepointKind::Waking]
-                .into_iter()
-                .all(|kind| seen.has(kind)),
+            wakers: seen.has(TracepointKind::Waking)
+                && (layer != Layer::Host || seen.has(TracepointKind::ApicAccept)),
         };
         let names = Box::new(self.names.clone());
         let pairing: Box<dyn Pairing> = match layer {
             Layer::Host => {
                 let host = HostPairing::new(self.revision(), None, names);
                 let host = if used.contention { host.with_contention(Contention::new(None)) } else { host };
-                match used.vcpu_causes {
+                match used.wakers {
                     true => Box::new(vcpu_causes::with_causes(host)),
                     false => Box::new(host),
                 }
@@ -446,6 +449,9 @@ impl<W: Write + Send> Episodes<'_, W> {
                     true => Box::new(causes::with_causes(guest, used.source, names)),
                     false => Box::new(guest),
                 }
+            }
+            Layer::Iothread if used.wakers => {
+                Box::new(thread_causes::with_causes(ThreadPairing::new(None, names)))
             }
             Layer::Iothread => Box::new(ThreadPairing::new(None, names)),
         };
