@@ -39,7 +39,7 @@ pub(crate) fn doctor_is_right_about_every_kernel(test: &str) -> Result<(), Strin
             for file in current_driver current_governor available_governors; do cat $file >/out/$file; done
             ls -d /sys/module/haltpoll/parameters/* /sys/kernel/tracing/events/power/* >/out/files
             keep doctor.json dwell doctor --format json
-            keep record dwell record guest --duration {seconds}s -o /out/guest.parquet
+            keep record dwell record guest --without-causes --duration {seconds}s -o /out/guest.parquet
             kill $load
             keep tune.json dwell tune /out/guest.parquet --halt-cost 20us --format json --despite-self-check
         "
