@@ -1,5 +1,6 @@
 //! The three formats in which results are printed.
 
+use crate::failure::{Answer, Outcome};
 use crate::paint;
 use clap::{ArgMatches, ValueEnum};
 use dwell_report::{Table, harmless};
@@ -68,6 +69,11 @@ pub fn wrapped(text: &str) -> String {
     dwell_report::wrap(text, width().unwrap_or(LONGEST_LINE).min(LONGEST_LINE))
 }
 
+/// Notes below a result, each a paragraph.
+pub fn notes(notes: &[String]) -> String {
+    notes.iter().map(|note| wrapped(&format!("note: {note}"))).collect()
+}
+
 /// A paragraph after `first`, in lines that fit; further lines begin with `rest`, which is as wide as `first`.
 pub fn hanging(first: &str, rest: &str, text: &str) -> String {
     let limit = width().unwrap_or(LONGEST_LINE).min(LONGEST_LINE);
@@ -106,18 +112,19 @@ pub fn remark(text: &str) {
     }
 }
 
-/// Prints what was found out, in the form that was asked for.
+/// Prints what was found out, in the form that was asked for: the outcome of a command that has no negative result.
 pub fn result(
     format: Format,
     value: &impl Serialize,
     table: impl FnOnce() -> Table,
     words: impl FnOnce() -> String,
-) -> anyhow::Result<()> {
+) -> Outcome {
     match format {
-        Format::Json => json(value),
-        Format::Csv => csv(&table()),
-        Format::Table => text(&words()),
+        Format::Json => json(value)?,
+        Format::Csv => csv(&table())?,
+        Format::Table => text(&words())?,
     }
+    Ok(Answer::Yes)
 }
 
 /// Prints a table as CSV.

@@ -340,6 +340,12 @@ pub(crate) fn episodes_of(number: u64, idlers: usize) -> String {
     format!("{} of {}", episodes(number), dwell_report::number_of(idlers as u128, "idler"))
 }
 
+/// Whose rule is replayed, as in `host layer, rule of Linux 6.18`.
+pub(crate) fn rule_of(layer: &str, version: &str) -> String {
+    let of = if layer == Layer::Iothread.name() { "QEMU" } else { "Linux" };
+    format!("{layer} layer, rule of {of} {version}")
+}
+
 /// Timers, exits and the number of their vCPUs, as in `5 timers and 12 exits of 1 vCPU`.
 pub(crate) fn timers_of(contents: &TimerContents) -> String {
     let number = |number: u64, what: &str| dwell_report::number_of(number.into(), what);

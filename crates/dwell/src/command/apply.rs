@@ -1,6 +1,6 @@
 //! `dwell apply`
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
 use crate::state::{StateArgs, wait};
 use anyhow::{Context, anyhow, bail};
@@ -77,8 +77,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let permission = Permission { force: args.force, no_effect: args.allow_no_effect };
     let how = How { persist: args.persist, permission, dry_run: args.dry_run };
     let (ready, change) = carry_out(&machine, &plan, &args.state, how)?;
-    report(&args, &ready, change)?;
-    Ok(Answer::Yes)
+    report(&args, &ready, change)
 }
 
 /// The largest plan that is read \[bytes\]; `dwell tune --plan` writes a few kilobytes.
@@ -159,7 +158,7 @@ fn refusal(obstacles: &[Obstacle]) -> anyhow::Error {
     anyhow!("cannot apply the plan, nothing was changed: {}{way}", told.join("; "))
 }
 
-fn report(args: &Args, ready: &Ready, change: Option<Id>) -> anyhow::Result<()> {
+fn report(args: &Args, ready: &Ready, change: Option<Id>) -> Outcome {
     let kept = ready.entries.iter().filter(|entry| entry.knob.is_none());
     let kept = kept.filter_map(|entry| Some(Kept { place: &entry.place, text: entry.applied.as_deref()? }));
     let applied = Applied {
@@ -203,9 +202,7 @@ fn words(applied: &Applied<'_>) -> String {
     for kept in applied.kept.iter().filter(|_| applied.dry_run) {
         text += &format!("\n# {}\n{}\n", kept.place, kept.text.trim_end());
     }
-    for note in applied.notes {
-        text += &output::wrapped(&format!("note: {note}"));
-    }
+    text += &output::notes(applied.notes);
     if let Some(id) = applied.change {
         text += &format!("change {id}; revert it with: dwell revert {id}\n");
     }

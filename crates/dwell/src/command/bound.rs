@@ -11,7 +11,7 @@ use dwell_policy::Nanos;
 use dwell_recording::regular;
 use dwell_report::duration;
 use serde::Serialize;
-use show::{LINES, csv_lines, line, page};
+use show::{LINES, csv_lines, line, page, table};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -156,12 +156,7 @@ fn of_files(first: &Path, second: &Path, between: Nanos, args: &Args) -> Outcome
     }
     let name = |id: VmId| names.get(&id).cloned().unwrap_or_default();
     let interval = interval(&delta, between.get(), &BTreeMap::new(), &name, args.halt_cost)?;
-    match args.format.format {
-        Format::Json => output::json(&[interval])?,
-        Format::Csv => output::text(&csv_lines(&interval, true)?)?,
-        Format::Table => output::text(&page(&interval))?,
-    }
-    Ok(Answer::Yes)
+    output::result(args.format.format, &[&interval], || table(&interval), || page(&interval))
 }
 
 /// The most bytes of a file: readings of some thousand VMs.

@@ -2,7 +2,7 @@
 
 mod words;
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
 use crate::settings;
 use anyhow::{anyhow, bail, ensure};
@@ -110,8 +110,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         capability: capability.last().map(|asked| told_of_capability(asked)).transpose()?,
         base: base.told,
     };
-    output::result(args.format.format, &told, || words::table(&told), || words::words(&told))?;
-    Ok(Answer::Yes)
+    output::result(args.format.format, &told, || words::table(&told), || words::words(&told))
 }
 
 fn told_of_capability(asked: &str) -> anyhow::Result<Capability> {

@@ -5,9 +5,9 @@ mod plans;
 mod show;
 mod weight;
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::model::LatencyArg;
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use crate::{progress, quantity};
@@ -18,7 +18,7 @@ use dwell_recording::NewFile;
 use dwell_replay::{Versions, latency};
 use dwell_report::{duration, percent};
 use serde::Serialize;
-use show::{print, table_of, vms};
+use show::{table_of, vms, words};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -182,12 +182,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let Some(path) = &args.report {
         page::write(path, &printed)?;
     }
-    match args.format.format {
-        Format::Json => output::json(&printed)?,
-        Format::Csv => output::csv(&table_of(&found.choices.iter().collect::<Vec<_>>(), true))?,
-        Format::Table => print(&printed)?,
-    }
-    Ok(Answer::Yes)
+    let table = || table_of(&found.choices.iter().collect::<Vec<_>>(), true);
+    output::result(args.format.format, &printed, table, || words(&printed))
 }
 
 impl Args {

@@ -2,9 +2,9 @@
 
 mod facts;
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::model;
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use dwell_policy::Owner;
 use dwell_recording::accounting::{LONGEST_POLL_END_NS, are_many};
 use dwell_recording::summary::{IdlerSummary, Stats, Summary};
@@ -40,8 +40,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         &summary,
         || table(&summary),
         || words(&args.file.display().to_string(), &summary),
-    )?;
-    Ok(Answer::Yes)
+    )
 }
 
 /// What a recording of timers holds.
@@ -68,32 +67,30 @@ fn timers(reader: &TimerReader, args: &Args) -> Outcome {
         }
     }
     let rate = |number: u64| (span_ns > 0).then(|| Cell::Rounded(number as f64 / span_ns as f64 * 1e9));
-    let table = Table::of(&contents.vcpus)
-        .column(Column::text("vCPU", "vcpu"), |vcpu| vcpu.name.as_str())
-        .column(Column::number("timers", "timers"), |vcpu| vcpu.timers)
-        .column(Column::number("/s", "timers_per_s").rank(1), |vcpu| rate(vcpu.timers))
-        .column(Column::number("exits", "exits"), |vcpu| vcpu.exits)
-        .column(Column::number("/s", "exits_per_s").rank(1), |vcpu| rate(vcpu.exits))
-        .table();
-    match args.format.format {
-        Format::Json => output::json(&timers)?,
-        Format::Csv => output::csv(&table)?,
-        Format::Table => {
-            let mut text = output::wrapped(&format!(
-                "{}: {} over {}, timer layer",
-                args.file.display(),
-                model::timers_of(contents),
-                duration(span_ns as f64)
-            ));
-            text += &facts(metadata, None);
-            let fired = timers.fired.iter().map(|(how, number)| format!("{} {how}", count((*number).into())));
-            let not = format!("{} did not fire", count(timers.not_fired.into()));
-            text += &label("timers:", &fired.chain([not]).collect::<Vec<_>>().join(", "));
-            model::left_out(metadata).iter().for_each(|note| text += &label("note:", note));
-            output::text(&format!("{text}\n{}", output::fitted(&table)))?;
-        }
-    }
-    Ok(Answer::Yes)
+    let table = || {
+        Table::of(&contents.vcpus)
+            .column(Column::text("vCPU", "vcpu"), |vcpu| vcpu.name.as_str())
+            .column(Column::number("timers", "timers"), |vcpu| vcpu.timers)
+            .column(Column::number("/s", "timers_per_s").rank(1), |vcpu| rate(vcpu.timers))
+            .column(Column::number("exits", "exits"), |vcpu| vcpu.exits)
+            .column(Column::number("/s", "exits_per_s").rank(1), |vcpu| rate(vcpu.exits))
+            .table()
+    };
+    let words = || {
+        let mut text = output::wrapped(&format!(
+            "{}: {} over {}, timer layer",
+            args.file.display(),
+            model::timers_of(contents),
+            duration(span_ns as f64)
+        ));
+        text += &facts(metadata, None);
+        let fired = timers.fired.iter().map(|(how, number)| format!("{} {how}", count((*number).into())));
+        let not = format!("{} did not fire", count(timers.not_fired.into()));
+        text += &label("timers:", &fired.chain([not]).collect::<Vec<_>>().join(", "));
+        model::left_out(metadata).iter().for_each(|note| text += &label("note:", note));
+        format!("{text}\n{}", output::fitted(&table()))
+    };
+    output::result(args.format.format, &timers, table, words)
 }
 
 pub(crate) fn words(file: &str, summary: &Summary) -> String {

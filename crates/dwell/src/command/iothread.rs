@@ -5,15 +5,15 @@ mod predict;
 mod set;
 pub(crate) mod turn;
 
-use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::failure::Outcome;
+use crate::output::{self, FormatArg};
 use anyhow::Context;
 use clap::Subcommand;
 pub(crate) use dwell_control::daemon::{kernel_thread, usage};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::{Limits, Monitor};
 use dwell_policy::iothread::Property;
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -83,32 +83,24 @@ fn list(args: &List) -> Outcome {
     let iothreads = iothread::list(&mut monitor)?;
     let greeting = monitor.greeting();
     let listed = Listed { qemu: greeting.version.clone(), package: greeting.package.clone(), iothreads };
-    match args.format.format {
-        Format::Json => output::json(&listed)?,
-        Format::Csv => output::csv(&table(&listed.iothreads))?,
-        Format::Table => {
-            output::text(&format!("QEMU {} {}\n", listed.qemu, listed.package))?;
-            if listed.iothreads.is_empty() {
-                output::text("this QEMU has no I/O thread; -object iothread,id=io0 adds one\n")?;
-            } else {
-                output::text(&output::fitted(&table(&listed.iothreads)))?;
-            }
-        }
-    }
-    Ok(Answer::Yes)
+    let table = || table(&listed.iothreads);
+    output::result(args.format.format, &listed, table, || {
+        let threads = match listed.iothreads.is_empty() {
+            true => "this QEMU has no I/O thread; -object iothread,id=io0 adds one\n".to_owned(),
+            false => output::fitted(&table()),
+        };
+        format!("QEMU {} {}\n{threads}", listed.qemu, listed.package)
+    })
 }
 
 fn table(iothreads: &[IoThread]) -> Table {
-    let columns = [Column::text("id", "id"), Column::number("thread", "thread_id")];
-    let properties = Property::ALL.map(|property| Column::number(property.name(), property.name()));
-    let mut table = Table::new(columns.into_iter().chain(properties));
-    for thread in iothreads {
-        let value = |property: Property| {
-            let value = thread.properties.get(property.name());
-            value.map_or(Cell::Missing, |value| Cell::Text(value.to_string()))
-        };
-        let tid = thread.thread_id.map_or(Cell::Missing, |tid| Cell::Text(tid.to_string()));
-        table.push([Cell::Text(thread.id.to_string()), tid].into_iter().chain(Property::ALL.map(value)));
+    let mut table = Table::of(iothreads)
+        .column(Column::text("id", "id"), |thread| thread.id.to_string())
+        .column(Column::number("thread", "thread_id"), |thread| thread.thread_id.map(|tid| tid.to_string()));
+    for property in Property::ALL.map(Property::name) {
+        table = table.column(Column::number(property, property), |thread| {
+            thread.properties.get(property).map(i64::to_string)
+        });
     }
-    table
+    table.table()
 }

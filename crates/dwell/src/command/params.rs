@@ -1,6 +1,6 @@
 //! `dwell params`
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::output::{self, Format, FormatArg};
 use crate::settings;
 use dwell_policy::Owner;
@@ -57,8 +57,7 @@ fn policies(format: Format) -> Outcome {
             .column(Column::text("what it does", "about").rank(1), |policy| policy.about)
             .table()
     };
-    output::result(format, &all, table, || output::fitted(&table()))?;
-    Ok(Answer::Yes)
+    output::result(format, &all, table, || output::fitted(&table()))
 }
 
 #[derive(Serialize)]
@@ -110,8 +109,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         &described,
         || table(&described, true),
         || output::fitted(&table(&described, false)),
-    )?;
-    Ok(Answer::Yes)
+    )
 }
 
 fn table(described: &[Described], all_columns: bool) -> Table {

@@ -2,7 +2,7 @@
 
 mod show;
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::progress;
@@ -232,8 +232,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         bail!("cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
     }
     let recorded = describe(output.display().to_string(), layer, sketched.sketch, &summary);
-    output::result(common.format.format, &recorded, || table(&recorded), || words(&recorded))?;
-    Ok(Answer::Yes)
+    output::result(common.format.format, &recorded, || table(&recorded), || words(&recorded))
 }
 
 /// The command line, to store in the recording.

@@ -2,9 +2,9 @@
 
 use crate::by_work::{self, Basis};
 use crate::check;
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::model::{self, Model, ModelArgs, Whose};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::progress;
 use crate::settings;
 use anyhow::bail;
@@ -14,7 +14,7 @@ use dwell_replay::advice::Origin;
 use dwell_replay::causal::{self, Predictor, RowByWork};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::{Counts, Pricing, Replayed, Row, Rule, Source};
-use dwell_report::{Cell, Column, Table, priced};
+use dwell_report::{Column, Table, duration, priced};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -178,12 +178,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         replayed.notes.insert(0, note);
     }
     let stacked = model.whose == Whose::Stacked;
-    match args.format.format {
-        Format::Json => output::json(&replayed)?,
-        Format::Csv => output::csv(&table(&replayed.results, stacked))?,
-        Format::Table => print(&replayed, stacked)?,
-    }
-    Ok(Answer::Yes)
+    let table = || table(&replayed.results, stacked);
+    output::result(args.format.format, &replayed, table, || words(&replayed, stacked))
 }
 
 fn rule(settings: &[Setting], poll_control: bool) -> Rule {
@@ -195,40 +191,30 @@ fn rule(settings: &[Setting], poll_control: bool) -> Rule {
 
 /// A row for each policy. `exits`: as [`priced::columns`].
 pub(crate) fn table(results: &[Row], exits: bool) -> Table {
-    let mut columns = vec![Column::text("policy", "policy")];
-    columns.extend(priced::columns(exits));
-    columns.push(Column::text("setting", "setting").below());
-    let mut table = Table::new(columns);
-    for Row { policy, setting, figures } in results {
-        let mut cells = vec![Cell::Text(policy.clone())];
-        cells.extend(priced::cells(figures, exits));
-        cells.push(Cell::Text(setting.to_string()));
-        table.push(cells);
-    }
-    table
+    let table = Table::of(results).column(Column::text("policy", "policy"), |row| row.policy.as_str());
+    priced::columns(table, exits, |row| &row.figures)
+        .column(Column::text("setting", "setting").below(), |row| row.setting.to_string())
+        .table()
 }
 
-fn print(costs: &Costs, stacked: bool) -> anyhow::Result<()> {
-    use dwell_report::duration;
-    output::text(&output::wrapped(&format!(
-        "{}: {} over {}, {} layer, rule of {} {}",
+fn words(costs: &Costs, stacked: bool) -> String {
+    let head = format!(
+        "{}: {} over {}, {}",
         costs.file,
         model::episodes_of(costs.episodes, costs.idlers),
         duration(costs.span_ns as f64),
-        costs.layer,
-        if costs.layer == dwell_policy::Layer::Iothread.name() { "QEMU" } else { "Linux" },
-        costs.version,
-    )))?;
+        model::rule_of(costs.layer, &costs.version),
+    );
     let halt_cost = model::halt_cost_words(costs.halt_cost_ns, costs.halt_cost_origin);
-    output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
-    let optimum = duration(costs.optimum_cost_ns as f64);
-    output::text(&format!("optimum, a lower bound for any policy: {optimum}\n\n"))?;
-    output::text(&(output::fitted(&table(&costs.results, stacked)) + "\n"))?;
-    if let Some(ReplayedByWork { basis, settings }) = &costs.work {
-        output::text(&basis.words("Figures are of the second half.", "", settings))?;
-    }
-    for note in &costs.notes {
-        output::text(&output::wrapped(&format!("note: {note}")))?;
-    }
-    Ok(())
+    let work = costs.work.as_ref().map_or_else(String::new, |work| {
+        work.basis.words("Figures are of the second half.", "", &work.settings)
+    });
+    format!(
+        "{}{}optimum, a lower bound for any policy: {}\n\n{}\n{work}{}",
+        output::wrapped(&head),
+        output::wrapped(&format!("halt cost: {halt_cost}")),
+        duration(costs.optimum_cost_ns as f64),
+        output::fitted(&table(&costs.results, stacked)),
+        output::notes(&costs.notes),
+    )
 }

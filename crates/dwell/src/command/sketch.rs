@@ -2,7 +2,7 @@
 
 mod check;
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::model::{self, LatencyArg};
 use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
@@ -96,8 +96,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let sketch = merged.context("no file was given")?;
     write(&sketch, output)?;
     let written = written(&sketch, output);
-    output::result(args.format.format, &written, || table(&written), || words(&written))?;
-    Ok(Answer::Yes)
+    output::result(args.format.format, &written, || table(&written), || words(&written))
 }
 
 /// The sketch of a file, which may be one already.

@@ -3,7 +3,7 @@
 mod history;
 
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::state::{StateArgs, ago};
 use dwell_knobs::change::{self, Standing};
 use dwell_knobs::journal::{self, Change, Entry, Id, Readable, State};
@@ -89,16 +89,11 @@ pub(crate) fn run(args: Args) -> Outcome {
         .filter(|change| change.state.is_open())
         .map(|change| examine(&machine, change, now.as_deref()))
         .collect();
-    match args.format.format {
-        Format::Json => output::json(&open)?,
-        Format::Csv => output::csv(&table(&open))?,
-        Format::Table => {
-            let mut text = words(&open);
-            let controlled = super::control::lines(&machine.path(&args.state.state_dir));
-            controlled.iter().for_each(|line| text += &output::wrapped(line));
-            output::text(&text)?;
-        }
-    }
+    let text = || {
+        let controlled = super::control::lines(&machine.path(&args.state.state_dir));
+        words(&open) + &controlled.iter().map(|line| output::wrapped(line)).collect::<String>()
+    };
+    output::result(args.format.format, &open, || table(&open), text)?;
     if let Some(error) = unreadable.next() {
         return Err(error);
     }

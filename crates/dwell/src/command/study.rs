@@ -3,9 +3,9 @@
 mod show;
 
 use crate::check;
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::model::{self, LatencyArg};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::{progress, quantity, settings};
 use anyhow::{Context, bail};
 use dwell_policy::version::{NEWEST_KERNEL, Version};
@@ -17,7 +17,7 @@ use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Source, latency};
 use dwell_report::duration;
 use serde::Serialize;
-use show::{long, print};
+use show::{long, words};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -154,12 +154,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         unreadable,
         prices: (0..).zip(&args.halt_cost).map(|(place, price)| at_price(&found, place, *price)).collect(),
     };
-    match args.format.format {
-        Format::Json => output::json(&studied)?,
-        Format::Csv => output::csv(&long(&studied))?,
-        Format::Table => print(&studied)?,
-    }
-    Ok(Answer::Yes)
+    output::result(args.format.format, &studied, || long(&studied), || words(&studied))
 }
 
 /// The recordings of a folder, in the order of their names.

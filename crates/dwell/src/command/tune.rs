@@ -10,7 +10,7 @@ use crate::check::{self, CheckArgs};
 use crate::failure::{Answer, Outcome};
 use crate::input::{Input, InputArgs};
 use crate::model::{self, Model, ModelArgs, Whose};
-use crate::output::{self, Format, FormatArg};
+use crate::output::{self, FormatArg};
 use crate::{progress, quantity};
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
@@ -169,12 +169,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     if !args.front {
         tuned.advice.front.clear();
     }
-    match args.format.format {
-        Format::Json => output::json(&tuned)?,
-        Format::Csv if args.front => output::csv(&front_table(&tuned.advice, None))?,
-        Format::Csv => output::csv(&table(&tuned.advice))?,
-        Format::Table => output::text(&(opening(&tuned) + &front_words(&tuned.advice) + &ending(&tuned)))?,
-    }
+    let csv = || if args.front { front_table(&tuned.advice, None) } else { table(&tuned.advice) };
+    let text = || opening(&tuned) + &front_words(&tuned.advice) + &ending(&tuned);
+    output::result(args.format.format, &tuned, csv, text)?;
     if let Some(facts) = facts {
         args.plan.write(&tuned, &model, source.reader().metadata(), facts, target)?;
     }

@@ -81,7 +81,7 @@ pub(super) fn page(interval: &Interval) -> String {
     text
 }
 
-fn table(interval: &Interval) -> Table {
+pub(super) fn table(interval: &Interval) -> Table {
     let rows: Vec<_> =
         interval.vms.iter().map(|vm| (vm.vm.to_string(), vm.process.as_str(), &vm.figures)).collect();
     let all = ("all".to_owned(), "", &interval.total);

@@ -4,7 +4,7 @@ mod host;
 mod show;
 
 use crate::check;
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format};
 use crate::progress;
@@ -12,7 +12,7 @@ use anyhow::{bail, ensure};
 use clap::ValueEnum;
 use dwell_control::daemon::decisions::{ChangeWritten, Slice};
 use dwell_control::daemon::tenants;
-use dwell_control::daemon::words;
+use dwell_control::daemon::words as reasons;
 use dwell_control::{Change, Observation, Simulated, Tenant, Terms, simulate};
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;
@@ -22,7 +22,7 @@ use dwell_replay::advice::Origin;
 use dwell_replay::{Pricing, Row, Rule, Source, Values, grid, replay, study};
 use host::as_one_host;
 use serde::Serialize;
-use show::{changes, costs, print};
+use show::{changes, costs, words};
 use std::path::PathBuf;
 
 /// What the controller sees of a recording.
@@ -237,7 +237,7 @@ fn show(
         });
         of.map_or_else(|| format!("idler {idler}"), |vm| vm.file.clone())
     };
-    let reason = |change: &Change| words::line(change, &called);
+    let reason = |change: &Change| reasons::line(change, &called);
     let of = |change: &Change| ChangeWritten::of(change, simulated.started_ns, reason(change));
     let made = simulated.changes.iter().map(of).collect();
     let controlled = Controlled {
@@ -268,12 +268,7 @@ fn show(
         worst_ten_seconds: Worst { controlled_ns, originals_ns },
         notes,
     };
-    match format {
-        Format::Json => output::json(&controlled)?,
-        Format::Csv => output::csv(&changes(&controlled))?,
-        Format::Table => print(&controlled)?,
-    }
-    Ok(Answer::Yes)
+    output::result(format, &controlled, || changes(&controlled), || words(&controlled))
 }
 
 fn control(

@@ -6,7 +6,7 @@ use dwell_knobs::plan::Plan;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::newfile;
-use dwell_report::{Cell, Column, Table, duration, number_of};
+use dwell_report::{Column, Table, duration, number_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -136,12 +136,12 @@ impl PlansArgs {
             order.extend(waves(vms.iter().copied()).into_iter().map(|(wave, vm)| (wave, *class, vm)));
         }
         order.sort_unstable();
-        let columns = [("wave", "wave"), ("class", "class"), ("VM", "vm"), ("plan", "plan")];
-        let mut table = Table::new(columns.map(|(heading, name)| Column::text(heading, name)));
-        for (wave, class, vm) in &order {
-            let texts = [&wave.to_string(), *class, *vm, &plan_of[vm]];
-            table.push(texts.map(|text| Cell::Text(text.to_owned())));
-        }
+        let table = Table::of(&order)
+            .column(Column::text("wave", "wave"), |(wave, ..)| wave.to_string())
+            .column(Column::text("class", "class"), |(_, class, _)| *class)
+            .column(Column::text("VM", "vm"), |(.., vm)| *vm)
+            .column(Column::text("plan", "plan"), |(.., vm)| plan_of[vm].as_str())
+            .table();
         let mut text = vec![];
         table.write_csv(&mut text)?;
         newfile::write(&folder.join(ORDER), &text)?;

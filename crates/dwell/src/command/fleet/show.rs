@@ -4,7 +4,6 @@ use super::Printed;
 use crate::model;
 use crate::output;
 use dwell_fleet::{Choice, Used};
-use dwell_policy::Layer;
 use dwell_report::{Cell, Column, Table, duration};
 
 /// Their number, as in `1 VM`.
@@ -14,44 +13,31 @@ pub(super) fn vms(number: usize) -> String {
 
 /// Choices by their figures; with the class of each if asked for.
 pub(super) fn table_of(choices: &[&Choice], with_class: bool) -> Table {
-    let class = with_class.then(|| Column::text("class", "class"));
-    let columns = [
-        Column::number("VMs", "vms"),
-        Column::number("cost", "cost_ns").rank(3),
-        Column::number("/optimum", "cost_over_optimum"),
-        Column::number("gain", "gain_over_today"),
-        Column::number("regret", "regret"),
-        Column::number("p50", "regret_p50").rank(4),
-        Column::number("p95", "regret_p95").rank(1),
-        Column::number("p99", "regret_p99").rank(4),
-        Column::number("worst", "regret_worst").rank(1),
-        Column::text("worst VM", "worst_vm").rank(2),
-        Column::number("worse", "vms_worse_than_today"),
-        Column::text("settings", "settings").below(),
-    ];
-    let first = std::iter::once(Column::text("choice", "choice"));
-    let mut table = Table::new(first.chain(class).chain(columns));
-    for choice in choices {
-        let text = |text: &Option<String>| text.clone().map_or(Cell::Missing, Cell::Text);
-        let class = with_class.then(|| text(&choice.class));
-        let cells = [
-            Cell::Count(choice.vms as u128),
-            // Shown as a time; programs get all digits.
-            if with_class { Cell::Count(choice.cost_ns) } else { Cell::Nanos(choice.cost_ns as f64) },
-            Cell::ratio(choice.cost_over_optimum),
-            Cell::share(choice.gain_over_today),
-            Cell::share(choice.regret),
-            Cell::share(choice.regret_p50),
-            Cell::share(choice.regret_p95),
-            Cell::share(choice.regret_p99),
-            Cell::share(choice.regret_worst),
-            text(&choice.worst_vm),
-            Cell::Count(choice.vms_worse_than_today as u128),
-            Cell::Text(settings_words(&choice.settings)),
-        ];
-        table.push(std::iter::once(Cell::Text(choice.choice.clone())).chain(class).chain(cells));
+    let mut table = Table::of(choices.iter().copied())
+        .column(Column::text("choice", "choice"), |choice| choice.choice.as_str());
+    if with_class {
+        table = table.column(Column::text("class", "class"), |choice| choice.class.as_deref());
     }
     table
+        .column(Column::number("VMs", "vms"), |choice| choice.vms)
+        // Shown as a time; programs get all digits.
+        .column(Column::number("cost", "cost_ns").rank(3), |choice| match with_class {
+            true => Cell::Count(choice.cost_ns),
+            false => Cell::Nanos(choice.cost_ns as f64),
+        })
+        .column(Column::number("/optimum", "cost_over_optimum"), |choice| {
+            Cell::ratio(choice.cost_over_optimum)
+        })
+        .column(Column::number("gain", "gain_over_today"), |choice| Cell::share(choice.gain_over_today))
+        .column(Column::number("regret", "regret"), |choice| Cell::share(choice.regret))
+        .column(Column::number("p50", "regret_p50").rank(4), |choice| Cell::share(choice.regret_p50))
+        .column(Column::number("p95", "regret_p95").rank(1), |choice| Cell::share(choice.regret_p95))
+        .column(Column::number("p99", "regret_p99").rank(4), |choice| Cell::share(choice.regret_p99))
+        .column(Column::number("worst", "regret_worst").rank(1), |choice| Cell::share(choice.regret_worst))
+        .column(Column::text("worst VM", "worst_vm").rank(2), |choice| choice.worst_vm.as_deref())
+        .column(Column::number("worse", "vms_worse_than_today"), |choice| choice.vms_worse_than_today)
+        .column(Column::text("settings", "settings").below(), |choice| settings_words(&choice.settings))
+        .table()
 }
 
 /// Settings with the VMs that have them, if there are several.
@@ -63,23 +49,21 @@ fn settings_words(settings: &[Used]) -> String {
     settings.iter().map(word).collect::<Vec<_>>().join("; ")
 }
 
-pub(super) fn print(printed: &Printed<'_>) -> anyhow::Result<()> {
+pub(super) fn words(printed: &Printed<'_>) -> String {
     let rollout = printed.rollout;
-    output::text(&output::wrapped(&format!(
-        "{}: {} of {} recordings, {} layer, rule of {} {}; {} settings at a halt cost of {}; chosen on {}, figures of {}",
+    let mut text = output::wrapped(&format!(
+        "{}: {} of {} recordings, {}; {} settings at a halt cost of {}; chosen on {}, figures of {}",
         printed.folder,
         model::episodes(printed.episodes),
         dwell_report::count((printed.recordings - printed.left_out.len()) as u128),
-        printed.layer,
-        if printed.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
-        printed.version,
+        model::rule_of(printed.layer, &printed.version),
         dwell_report::count(printed.settings_tried as u128),
         duration(printed.halt_cost_ns as f64),
         vms(rollout.vms_chosen_on),
         vms(rollout.vms_reported_on),
-    )))?;
+    ));
     let whole: Vec<&Choice> = rollout.choices.iter().filter(|choice| choice.class.is_none()).collect();
-    output::text(&format!("\n{}", output::fitted(&table_of(&whole, false))))?;
+    text += &format!("\n{}", output::fitted(&table_of(&whole, false)));
     let classes = |choice: &&Choice| choice.class.is_some() && choice.choice == dwell_fleet::A_CLASS;
     let classes: Vec<Choice> = rollout
         .choices
@@ -89,10 +73,10 @@ pub(super) fn print(printed: &Printed<'_>) -> anyhow::Result<()> {
         .collect();
     if !classes.is_empty() {
         let table = table_of(&classes.iter().collect::<Vec<_>>(), false);
-        output::text(&format!("\nOne setting for each class:\n\n{}", output::fitted(&table)))?;
+        text += &format!("\nOne setting for each class:\n\n{}", output::fitted(&table));
     }
     for note in &printed.notes {
-        output::text(&format!("\n{}", output::wrapped(&format!("note: {note}"))))?;
+        text += &format!("\n{}", output::wrapped(&format!("note: {note}")));
     }
-    Ok(())
+    text
 }

@@ -1,15 +1,15 @@
 //! Writes the recording, and reports what was imported.
 
 use super::{Common, Imported};
-use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format};
+use crate::failure::Outcome;
+use crate::output::{self};
 use crate::settings;
 use anyhow::{Context, anyhow};
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 use dwell_recording::{Contents, Metadata, SettingValue, SettingsChange, Writer};
 use dwell_replay::Versions;
-use dwell_report::{Cell, Column, Table, count, duration, percent};
+use dwell_report::{Column, Table, count, duration, percent};
 use dwell_trace::import::qemu::DecisionCounts;
 use dwell_trace::import::{ImportSummary, Input};
 use dwell_trace::write::Overlaps;
@@ -39,28 +39,29 @@ impl Common {
         let mut writer = Writer::create(&self.output, metadata)?;
         let summary = read(input, &mut writer)?;
         let contents = writer.finish()?;
-        self.report(&summary, &contents)
+        let what = crate::model::episodes_of(contents.episodes, contents.idlers.len());
+        self.report(&what, &summary, &contents)
     }
 
-    pub(in crate::command) fn report(&self, summary: &ImportSummary, contents: &Contents) -> Outcome {
-        match self.format.format {
-            Format::Json => output::json(&Imported {
-                file: self.file.display().to_string(),
-                output: self.output.display().to_string(),
-                summary,
-                idlers: contents.idlers.len(),
-                span_ns: contents.span_ns(),
-            })?,
-            Format::Table => {
-                let what = crate::model::episodes_of(contents.episodes, contents.idlers.len());
-                output::text(&self.words(&what, summary, contents))?;
-            }
-            Format::Csv => output::csv(&self.table(summary, contents))?,
-        }
-        Ok(Answer::Yes)
+    /// `what`: the numbers of what was imported, in words.
+    pub(in crate::command) fn report(
+        &self,
+        what: &str,
+        summary: &ImportSummary,
+        contents: &Contents,
+    ) -> Outcome {
+        let imported = Imported {
+            file: self.file.display().to_string(),
+            output: self.output.display().to_string(),
+            summary,
+            idlers: contents.idlers.len(),
+            span_ns: contents.span_ns(),
+        };
+        let table = || self.table(summary, contents);
+        output::result(self.format.format, &imported, table, || self.words(what, summary, contents))
     }
 
-    pub(super) fn table(&self, summary: &ImportSummary, contents: &Contents) -> Table {
+    fn table(&self, summary: &ImportSummary, contents: &Contents) -> Table {
         let numbers = [
             ("lines", summary.lines),
             ("episodes", summary.episodes),
@@ -71,24 +72,17 @@ impl Common {
             ("out_of_order", summary.out_of_order),
             ("overlapping_episodes", summary.overlaps.as_ref().map_or(0, |overlaps| overlaps.episodes)),
         ];
-        let columns = [Column::text("file", "file"), Column::text("output", "output")];
-        let lost = Column::number("lost_events", "lost_events");
-        let mut table = Table::new(
-            columns.into_iter().chain(numbers.map(|(name, _)| Column::number(name, name))).chain([lost]),
-        );
-        let texts = [&self.file, &self.output].map(|path| Cell::Text(path.display().to_string()));
-        let lost = summary.lost.events.map_or(Cell::Missing, |events| Cell::Count(events.into()));
-        let numbers = numbers.map(|(_, number)| Cell::Count(number.into()));
-        table.push(texts.into_iter().chain(numbers).chain([lost]));
-        table
+        let table = Table::of([self])
+            .column(Column::text("file", "file"), |common| common.file.display().to_string())
+            .column(Column::text("output", "output"), |common| common.output.display().to_string());
+        numbers
+            .into_iter()
+            .fold(table, |table, (name, number)| table.column(Column::number(name, name), |_| number))
+            .column(Column::number("lost_events", "lost_events"), |_| summary.lost.events)
+            .table()
     }
 
-    pub(in crate::command) fn words(
-        &self,
-        what: &str,
-        summary: &ImportSummary,
-        contents: &Contents,
-    ) -> String {
+    fn words(&self, what: &str, summary: &ImportSummary, contents: &Contents) -> String {
         let mut text = output::wrapped(&format!(
             "{}: {what} over {}, from {} lines of {} ({})",
             self.output.display(),

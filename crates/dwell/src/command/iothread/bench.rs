@@ -5,7 +5,7 @@ mod show;
 
 use super::predict::{Predicted, Waits};
 use super::{MonitorArgs, kernel_thread};
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::output::FormatArg;
 use crate::state::StateArgs;
 use crate::{privileges, progress, quantity, settings, stop};
@@ -136,8 +136,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         (Ok(_), Err(error)) => return Err(error),
         (Err(error), Err(also)) => return Err(also.context(format!("{error:#}; then"))),
     };
-    report(args, &qemu, &live.before.id, tid, &settings, &findings, waits.as_ref())?;
-    Ok(Answer::Yes)
+    report(args, &qemu, &live.before.id, tid, &settings, &findings, waits.as_ref())
 }
 
 /// A controller would take the values of a turn for another program's, and end its control.

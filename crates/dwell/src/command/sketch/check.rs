@@ -2,7 +2,7 @@
 
 use super::{Args, of};
 use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format};
+use crate::output::{self};
 use anyhow::{Context, ensure};
 use dwell_fleet::sketch::{OPTIMUM_ERROR, is_edge};
 use dwell_fleet::{Fineness, Question, Sketch};
@@ -34,7 +34,12 @@ struct Checked {
 pub(super) fn check(args: &Args) -> Outcome {
     let rows = args.files.iter().map(|file| checked(args, file)).collect::<anyhow::Result<Vec<Checked>>>()?;
     let holds = rows.iter().all(|row| row.holds);
-    let table = Table::of(&rows)
+    output::result(args.format.format, &rows, || table(&rows), || words(&rows))?;
+    Ok(if holds || !args.exit_code { Answer::Yes } else { Answer::No })
+}
+
+fn table(rows: &[Checked]) -> Table {
+    Table::of(rows)
         .column(Column::text("recording", "recording"), |row| row.recording.as_str())
         .column(Column::number("bytes", "bytes"), |row| row.bytes)
         .column(Column::number("episodes", "episodes"), |row| row.episodes)
@@ -43,29 +48,25 @@ pub(super) fn check(args: &Args) -> Outcome {
         .column(Column::number("of optimum", "optimum_error"), |row| Cell::Share(row.optimum_error))
         .column(Column::number("its bound", "optimum_bound"), |row| Cell::Share(row.optimum_bound))
         .column(Column::text("bounds", "bounds"), |row| if row.holds { "hold" } else { "do not hold" })
-        .table();
-    match args.format.format {
-        Format::Json => output::json(&rows)?,
-        Format::Csv => output::csv(&table)?,
-        Format::Table => {
-            let most = |of: fn(&Checked) -> f64| rows.iter().map(of).fold(0.0, f64::max);
-            let costs: Vec<String> = HALT_COSTS.iter().map(|cost| duration(cost.get() as f64)).collect();
-            let text = format!(
-                "largest error over {} and halt costs of {}: {} for the settings (bound 0), {:.3} % for the optimum (bound 0 at \
-                 preferred numbers, else {:.0} %)",
-                dwell_report::number_of(rows.len() as u128, "recording"),
-                costs.join(", "),
-                match most(|row| row.largest_error) {
-                    0.0 => "0".to_owned(),
-                    error => format!("{:.3} %", error * 100.0),
-                },
-                most(|row| row.optimum_error) * 100.0,
-                OPTIMUM_ERROR * 100.0,
-            );
-            output::text(&format!("{}\n{}", output::fitted(&table), output::wrapped(&text)))?;
-        }
-    }
-    Ok(if holds || !args.exit_code { Answer::Yes } else { Answer::No })
+        .table()
+}
+
+fn words(rows: &[Checked]) -> String {
+    let most = |of: fn(&Checked) -> f64| rows.iter().map(of).fold(0.0, f64::max);
+    let costs: Vec<String> = HALT_COSTS.iter().map(|cost| duration(cost.get() as f64)).collect();
+    let text = format!(
+        "largest error over {} and halt costs of {}: {} for the settings (bound 0), {:.3} % for the optimum (bound 0 at \
+         preferred numbers, else {:.0} %)",
+        dwell_report::number_of(rows.len() as u128, "recording"),
+        costs.join(", "),
+        match most(|row| row.largest_error) {
+            0.0 => "0".to_owned(),
+            error => format!("{:.3} %", error * 100.0),
+        },
+        most(|row| row.optimum_error) * 100.0,
+        OPTIMUM_ERROR * 100.0,
+    );
+    format!("{}\n{}", output::fitted(&table(rows)), output::wrapped(&text))
 }
 
 fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {

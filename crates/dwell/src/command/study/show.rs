@@ -69,7 +69,7 @@ pub(super) fn long(studied: &Studied) -> Table {
         .table()
 }
 
-pub(super) fn print(studied: &Studied) -> anyhow::Result<()> {
+pub(super) fn words(studied: &Studied) -> String {
     let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.episodes).sum();
     let head = format!(
         "{}: {} of {}, rules of Linux {}; cost / optimum",
@@ -80,13 +80,13 @@ pub(super) fn print(studied: &Studied) -> anyhow::Result<()> {
     );
     let any_fitted = studied.prices[0].recordings.iter().any(|one| one.fitted);
     let split = if any_fitted { output::wrapped(&studied.split) } else { String::new() };
-    output::text(&(output::wrapped(&head) + &split))?;
+    let mut text = output::wrapped(&head) + &split;
     for at in &studied.prices {
         let price = duration(at.halt_cost_ns as f64);
-        output::text(&format!("\nHalt cost {price}:\n\n{}", output::fitted(&table(at))))?;
+        text += &format!("\nHalt cost {price}:\n\n{}", output::fitted(&table(at)));
     }
     for note in &studied.notes {
-        output::text(&format!("\n{}", output::wrapped(&format!("note: {note}"))))?;
+        text += &format!("\n{}", output::wrapped(&format!("note: {note}")));
     }
-    Ok(())
+    text
 }

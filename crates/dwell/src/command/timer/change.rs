@@ -21,69 +21,58 @@ impl Change<'_> {
 
     /// The exits by reason, as recorded.
     pub(super) fn exits_table(&self) -> Table {
-        let mut table = Table::new([
-            Column::text("reason", "reason"),
-            Column::number("before, exits/s", "before_exits_per_s"),
-            Column::number("after, exits/s", "after_exits_per_s"),
-            Column::number("before, host time", "before_time_share"),
-            Column::number("after, host time", "after_time_share"),
-        ]);
         let reasons: BTreeSet<&String> =
             self.each().into_iter().flat_map(|timers| timers.advice.recorded.reasons.keys()).collect();
-        for reason in reasons {
-            let of = self.each().map(|timers| (timers, timers.advice.recorded.reasons.get(reason)));
-            let rates = of.map(|(timers, exits)| {
-                Cell::Rounded(exits.map_or(0.0, |exits| timers.per_s(exits.exits as f64)))
-            });
-            let times = of.map(|(timers, exits)| {
-                Cell::share(exits.map_or(Some(0.0), |exits| exits.time_ns.map(|ns| timers.per_s(ns) / 1e9)))
-            });
-            table.push([Cell::Text(reason.clone())].into_iter().chain(rates).chain(times));
-        }
-        table
+        let exits = |timers: &Timers, reason: &String| {
+            let exits = timers.advice.recorded.reasons.get(reason);
+            Cell::Rounded(exits.map_or(0.0, |exits| timers.per_s(exits.exits as f64)))
+        };
+        let time = |timers: &Timers, reason: &String| {
+            let exits = timers.advice.recorded.reasons.get(reason);
+            Cell::share(exits.map_or(Some(0.0), |exits| exits.time_ns.map(|ns| timers.per_s(ns) / 1e9)))
+        };
+        Table::of(reasons)
+            .column(Column::text("reason", "reason"), String::as_str)
+            .column(Column::number("before, exits/s", "before_exits_per_s"), |of| exits(self.before, of))
+            .column(Column::number("after, exits/s", "after_exits_per_s"), |of| exits(self.after, of))
+            .column(Column::number("before, host time", "before_time_share"), |of| time(self.before, of))
+            .column(Column::number("after, host time", "after_time_share"), |of| time(self.after, of))
+            .table()
     }
 
     /// hrtimers that fired on each CPU.
     fn cpus_table(&self) -> Table {
-        let mut table = Table::new([
-            Column::text("CPU", "cpu"),
-            Column::number("before, timers/s", "before_fired_per_s"),
-            Column::number("after, timers/s", "after_fired_per_s"),
-        ]);
         let cpus: BTreeSet<u32> =
             self.each().into_iter().flat_map(|timers| timers.advice.fired_per_s.keys().copied()).collect();
-        for cpu in cpus {
-            let rates = self
-                .each()
-                .map(|timers| Cell::Rounded(timers.advice.fired_per_s.get(&cpu).copied().unwrap_or(0.0)));
-            table.push([Cell::Text(cpu.to_string())].into_iter().chain(rates));
-        }
-        table
+        let rate = |timers: &Timers, cpu: u32| {
+            Cell::Rounded(timers.advice.fired_per_s.get(&cpu).copied().unwrap_or(0.0))
+        };
+        Table::of(cpus)
+            .column(Column::text("CPU", "cpu"), |cpu| cpu.to_string())
+            .column(Column::number("before, timers/s", "before_fired_per_s"), |cpu| rate(self.before, cpu))
+            .column(Column::number("after, timers/s", "after_fired_per_s"), |cpu| rate(self.after, cpu))
+            .table()
     }
 
     /// Delays of one kind, by share of the timers of which they are known.
     fn delays_table(&self, of: fn(&Delays) -> &[Bucket]) -> Table {
-        let mut table = Table::new([
-            Column::number("from", "from_ns"),
-            Column::number("to", "to_ns"),
-            Column::number("before", "before_share"),
-            Column::number("after", "after_share"),
-        ]);
         let buckets: BTreeSet<(u64, u64)> = self
             .each()
             .into_iter()
             .flat_map(|timers| of(&timers.delays).iter().map(|bucket| (bucket.from_ns, bucket.to_ns)))
             .collect();
-        for (from, to) in buckets {
-            let shares = self.each().map(|timers| {
-                let all = of(&timers.delays);
-                let here = all.iter().find(|bucket| bucket.from_ns == from).map_or(0, |bucket| bucket.count);
-                let sum: u64 = all.iter().map(|bucket| bucket.count).sum();
-                Cell::share((sum > 0).then(|| here as f64 / sum as f64))
-            });
-            table.push([Cell::Nanos(from as f64), Cell::Nanos(to as f64)].into_iter().chain(shares));
-        }
-        table
+        let share = |timers: &Timers, from: u64| {
+            let all = of(&timers.delays);
+            let here = all.iter().find(|bucket| bucket.from_ns == from).map_or(0, |bucket| bucket.count);
+            let sum: u64 = all.iter().map(|bucket| bucket.count).sum();
+            Cell::share((sum > 0).then(|| here as f64 / sum as f64))
+        };
+        Table::of(buckets)
+            .column(Column::number("from", "from_ns"), |(from, _)| Cell::Nanos(from as f64))
+            .column(Column::number("to", "to_ns"), |(_, to)| Cell::Nanos(to as f64))
+            .column(Column::number("before", "before_share"), |(from, _)| share(self.before, from))
+            .column(Column::number("after", "after_share"), |(from, _)| share(self.after, from))
+            .table()
     }
 
     pub(super) fn text(&self) -> String {

@@ -118,34 +118,23 @@ impl Shares<'_> {
 }
 
 fn table(exits: &ExitTable, timer: Option<&[TimerExits]>) -> Table {
-    let parts = timer.map_or(&[][..], |_| &[("arm", TimerPart::Arm), ("fire", TimerPart::Fire)]);
-    let columns = [
-        Column::text("reason", "reason"),
-        Column::number("samples", "samples"),
-        Column::number("total", "total_ns"),
-        Column::number("min", "min_ns"),
-        Column::number("max", "max_ns"),
-        Column::number("average", "average_ns"),
-        Column::number("standard error", "standard_error_percent"),
-    ];
-    let more = parts.iter().map(|(name, _)| Column::number(name, name));
-    let mut table = Table::new(columns.into_iter().chain(more));
-    for row in &exits.rows {
-        let of = |wanted: TimerPart| {
-            let is_it = |exits: &&TimerExits| exits.reason == row.reason && exits.part == wanted;
-            timer.into_iter().flatten().find(is_it).map_or(0, |exits| exits.samples)
-        };
-        let cells = [
-            Cell::Text(row.reason.clone()),
-            Cell::Count(row.samples.into()),
-            Cell::Count(row.total_ns.into()),
-            Cell::Count(row.min_ns.into()),
-            Cell::Count(row.max_ns.into()),
-            Cell::Nanos(row.average_ns()),
-            Cell::Ratio(row.standard_error_percent()),
-        ];
-        let more = parts.iter().map(|(_, part)| Cell::Count(of(*part).into()));
-        table.push(cells.into_iter().chain(more));
-    }
+    let table = Table::of(&exits.rows)
+        .column(Column::text("reason", "reason"), |row| row.reason.as_str())
+        .column(Column::number("samples", "samples"), |row| row.samples)
+        .column(Column::number("total", "total_ns"), |row| row.total_ns)
+        .column(Column::number("min", "min_ns"), |row| row.min_ns)
+        .column(Column::number("max", "max_ns"), |row| row.max_ns)
+        .column(Column::number("average", "average_ns"), |row| Cell::Nanos(row.average_ns()))
+        .column(Column::number("standard error", "standard_error_percent"), |row| {
+            Cell::Ratio(row.standard_error_percent())
+        });
+    let Some(timer) = timer else { return table.table() };
+    let of = |reason: &str, part: TimerPart| {
+        let found = timer.iter().find(|exits| exits.reason == reason && exits.part == part);
+        found.map_or(0, |exits| exits.samples)
+    };
     table
+        .column(Column::number("arm", "arm"), |row| of(&row.reason, TimerPart::Arm))
+        .column(Column::number("fire", "fire"), |row| of(&row.reason, TimerPart::Fire))
+        .table()
 }

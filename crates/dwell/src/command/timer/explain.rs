@@ -1,7 +1,7 @@
 //! `dwell timer explain`: the posting rules for one VM.
 
 use super::vm::VmArgs;
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
 use crate::settings;
 use anyhow::{anyhow, bail, ensure};
@@ -10,7 +10,7 @@ use dwell_machine::{Machine, Sysroot, kernel};
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
 use dwell_policy::{Owner, param};
-use dwell_report::{Cell, Column, Table};
+use dwell_report::{Column, Table};
 use dwell_timer::describe::{Described, describe};
 use dwell_timer::posting::{self, Precondition, RuleRow};
 use dwell_timer::upgrade::{self, Change};
@@ -54,8 +54,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         &posting,
         || posting.upgrade_table().unwrap_or_else(|| posting.rules_table(true)),
         || posting.words(),
-    )?;
-    Ok(Answer::Yes)
+    )
 }
 
 fn here(machine: &dyn Machine) -> anyhow::Result<Version> {
@@ -219,43 +218,29 @@ impl Posting {
 
     /// The rules as a table; `with_words`: with what is long, which is below the table for people.
     fn rules_table(&self, with_words: bool) -> Table {
-        let mut columns = vec![
-            Column::text("rule", "rule"),
-            Column::text("may post", "may_post"),
-            Column::text("running guest", "running_path"),
-            Column::number("arm", "running_arming"),
-            Column::number("fire", "running_firing"),
-            Column::number("fire, idle CPUs", "running_beside_idle_firing"),
-            Column::text("idling guest", "idling_path").rank(3),
-            Column::number("fire, idling", "idling_firing").rank(3),
-        ];
-        if with_words {
-            columns.push(Column::text("missing to post", "missing_to_post"));
-            columns.push(Column::text("missing to save the exit", "missing_to_save_exit"));
-            columns.push(Column::text("kernels", "kernels"));
-        }
-        let mut table = Table::new(columns);
-        for row in &self.rules {
-            let bills = &row.bills;
-            let exits = |exits: u32| Cell::Count(u128::from(exits));
-            let mut cells = vec![
-                Cell::Text(row.rule.to_owned()),
-                Cell::Text(if row.may_post { "yes" } else { "no" }.to_owned()),
-                Cell::Text(bills.running.path.to_owned()),
-                exits(bills.running.arming),
-                exits(bills.running.firing),
-                exits(bills.running_beside_idle.firing),
-                Cell::Text(bills.idling.path.to_owned()),
-                exits(bills.idling.firing),
-            ];
-            if with_words {
-                cells.push(Cell::Text(posting::in_words(&row.missing_to_post)));
-                cells.push(Cell::Text(posting::in_words(&row.missing_to_save_exit)));
-                cells.push(Cell::Text(kernels(row)));
-            }
-            table.push(cells);
+        let table = Table::of(&self.rules)
+            .column(Column::text("rule", "rule"), |row| row.rule)
+            .column(Column::text("may post", "may_post"), |row| if row.may_post { "yes" } else { "no" })
+            .column(Column::text("running guest", "running_path"), |row| row.bills.running.path)
+            .column(Column::number("arm", "running_arming"), |row| row.bills.running.arming)
+            .column(Column::number("fire", "running_firing"), |row| row.bills.running.firing)
+            .column(Column::number("fire, idle CPUs", "running_beside_idle_firing"), |row| {
+                row.bills.running_beside_idle.firing
+            })
+            .column(Column::text("idling guest", "idling_path").rank(3), |row| row.bills.idling.path)
+            .column(Column::number("fire, idling", "idling_firing").rank(3), |row| row.bills.idling.firing);
+        if !with_words {
+            return table.table();
         }
         table
+            .column(Column::text("missing to post", "missing_to_post"), |row| {
+                posting::in_words(&row.missing_to_post)
+            })
+            .column(Column::text("missing to save the exit", "missing_to_save_exit"), |row| {
+                posting::in_words(&row.missing_to_save_exit)
+            })
+            .column(Column::text("kernels", "kernels"), kernels)
+            .table()
     }
 
     /// The upgrade as a table, if one was asked for.
@@ -279,8 +264,6 @@ fn changes_table(kernel: &str, upgrade: &Upgrade) -> Table {
         .column(Column::text("what", "what"), |change| change.what)
         .column(Column::text(kernel, "before"), |change| change.before.clone())
         .column(Column::text(&upgrade.to, "after"), |change| change.after.clone())
-        .column(Column::text("changes", "changes"), |change| {
-            if change.changes { "yes" } else { "no" }.to_owned()
-        })
+        .column(Column::text("changes", "changes"), |change| if change.changes { "yes" } else { "no" })
         .table()
 }

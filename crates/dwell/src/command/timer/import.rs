@@ -1,8 +1,7 @@
 //! `dwell timer import`
 
 use crate::command::import::{Common, open};
-use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format};
+use crate::failure::Outcome;
 use crate::settings;
 use dwell_policy::Owner;
 use dwell_policy::arch::Arch;
@@ -62,9 +61,5 @@ pub(super) fn run(args: Args) -> Outcome {
         last_end_ns: rows.last_ns,
         idlers: idlers.collect(),
     };
-    if common.format.format == Format::Table {
-        let what = crate::model::timers_of(&rows);
-        return output::text(&common.words(&what, &summary, &contents)).map(|()| Answer::Yes);
-    }
-    common.report(&summary, &contents)
+    common.report(&crate::model::timers_of(&rows), &summary, &contents)
 }

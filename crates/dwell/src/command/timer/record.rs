@@ -1,7 +1,7 @@
 //! `dwell timer record`
 
 use crate::command::record::{Common, command_line};
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::output;
 use crate::progress::{self, per_second};
 use crate::{model, privileges, stop};
@@ -68,8 +68,7 @@ pub(super) fn run(args: Args) -> Outcome {
         incomplete: status.incomplete,
         vcpus: contents.vcpus.clone(),
     };
-    output::result(format.format, &recorded, || table(&recorded), || words(&recorded, &contents))?;
-    Ok(Answer::Yes)
+    output::result(format.format, &recorded, || table(&recorded), || words(&recorded, &contents))
 }
 
 fn words(recorded: &Recorded, contents: &TimerContents) -> String {

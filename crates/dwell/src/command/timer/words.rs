@@ -1,6 +1,7 @@
 //! The advice on a recording of timers, as text and tables.
 
 use super::vm::exits_in;
+use crate::failure::Outcome;
 use crate::output::{self, Format};
 use dwell_replay::number::rounded;
 use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
@@ -10,14 +11,9 @@ use dwell_timer::predict::Cost;
 use dwell_timer::recorded::Timers;
 
 /// Prints the advice; `by_reason`: with the exits of each set-up by reason in place of the set-ups.
-pub(super) fn print(timers: &Timers, format: Format, by_reason: bool) -> anyhow::Result<()> {
+pub(super) fn print(timers: &Timers, format: Format, by_reason: bool) -> Outcome {
     let words = Words(timers);
-    match format {
-        Format::Json => output::json(timers),
-        Format::Csv if by_reason => output::csv(&words.by_reason()),
-        Format::Csv => output::csv(&words.table()),
-        Format::Table => output::text(&words.text(by_reason)),
-    }
+    output::result(format, timers, || words.table(by_reason), || words.text(by_reason))
 }
 
 struct Words<'a>(&'a Timers);
@@ -59,7 +55,7 @@ impl Words<'_> {
             output::wrapped(&facts.join(", ")),
             output::wrapped(&check),
             format!("\n{}\n", output::wrapped(&most)),
-            output::fitted(&if by_reason { self.by_reason() } else { self.table() }),
+            output::fitted(&self.table(by_reason)),
         ]
         .concat();
         if let Some(advances) = &self.0.advances {
@@ -84,13 +80,13 @@ impl Words<'_> {
         if let Some(better) = &self.0.better {
             text += &output::wrapped(&format!("Advance: {}", better.words));
         }
-        for note in &self.0.notes {
-            text += &output::wrapped(&format!("note: {note}"));
-        }
-        text
+        text + &output::notes(&self.0.notes)
     }
 
-    fn table(&self) -> Table {
+    fn table(&self, by_reason: bool) -> Table {
+        if by_reason {
+            return self.by_reason();
+        }
         let advice = &self.0.advice;
         let rows = rows(advice);
         let rate = |number: u64| Cell::Rounded(per_s(number as f64, advice));

@@ -6,8 +6,8 @@ use crate::output;
 use dwell_knobs::lines::Lines;
 use dwell_machine::load::SHARED_CORE;
 use dwell_policy::Layer;
-use dwell_replay::Values;
 use dwell_replay::advice::{Advice, AdviceRow, Role};
+use dwell_replay::{Row, Values};
 use dwell_report::{Cell, Column, Table, count, duration, percent, priced, ratio};
 
 /// So many rows of the front are printed as text.
@@ -28,41 +28,36 @@ pub(super) fn cores(stolen: f64) -> String {
 
 /// The Pareto front; parameters that are as `present` are left out, if that is given, and all but every so many rows.
 pub(super) fn front_table(advice: &Advice, present: Option<&Values>) -> Table {
-    let mut table =
-        Table::new(priced::columns(false).into_iter().chain([Column::text("setting", "setting").below()]));
     let rows = advice.front.len();
     let most = if present.is_some() { FRONT_ROWS } else { rows };
     // Evenly, the first and the last among them.
     let shown = |row: usize| rows <= most || row * (most - 1) % (rows - 1) < most - 1;
-    for (_, row) in advice.front.iter().enumerate().filter(|(at, _)| shown(*at)) {
-        let setting =
-            present.map_or_else(|| row.setting.clone(), |present| row.setting.differing_from(present));
-        let setting = if setting.is_empty() { "as present".to_owned() } else { setting.to_string() };
-        table.push(priced::cells(&row.figures, false).into_iter().chain([Cell::Text(setting)]));
-    }
-    table
+    let front = advice.front.iter().enumerate().filter(|(at, _)| shown(*at)).map(|(_, row)| row);
+    let setting = |row: &Row| match present.map(|present| row.setting.differing_from(present)) {
+        Some(differing) if differing.is_empty() => "as present".to_owned(),
+        Some(differing) => differing.to_string(),
+        None => row.setting.to_string(),
+    };
+    priced::columns(Table::of(front), false, |row| &row.figures)
+        .column(Column::text("setting", "setting").below(), setting)
+        .table()
 }
 
 /// The policies of an advice, on the second half.
 pub(super) fn table(advice: &Advice) -> Table {
-    let mut columns = vec![Column::text("policy", "role")];
-    columns.extend(priced::columns(false));
-    columns.push(Column::number("(1st half)", "fitted_cost_over_optimum").rank(4));
-    columns.push(Column::text("setting", "setting").below());
-    let mut table = Table::new(columns);
     let present = advice.row(Role::Present).map(|row| row.row.setting.clone()).unwrap_or_default();
-    for AdviceRow { role, row, fitted } in &advice.rows {
-        let mut cells = vec![Cell::Text(role.name().to_owned())];
-        cells.extend(priced::cells(&row.figures, false));
-        cells.push(Cell::ratio(fitted.cost_over_optimum));
-        cells.push(Cell::Text(setting_words(*role, &row.setting, &present)));
-        table.push(cells);
-    }
-    table
+    let table = Table::of(&advice.rows).column(Column::text("policy", "role"), |row| row.role.name());
+    priced::columns(table, false, |row| &row.row.figures)
+        .column(Column::number("(1st half)", "fitted_cost_over_optimum").rank(4), |row| {
+            Cell::ratio(row.fitted.cost_over_optimum)
+        })
+        .column(Column::text("setting", "setting").below(), |row| setting_words(row, &present))
+        .table()
 }
 
 /// The parameters in which a row differs from the present setting; all of them for the present setting itself.
-fn setting_words(role: Role, setting: &Values, present: &Values) -> String {
+fn setting_words(AdviceRow { role, row, .. }: &AdviceRow, present: &Values) -> String {
+    let setting = &row.setting;
     let differing = setting.differing_from(present);
     match role {
         Role::Present => setting.to_string(),
@@ -116,12 +111,10 @@ pub(crate) fn opening(tuned: &Tuned) -> String {
     let first = if tuned.begins_with_source { tuned.notes.first().map(String::as_str) } else { None };
     let first = first.map_or_else(String::new, output::wrapped);
     let head = format!(
-        "{}: {}, {} layer, rule of {} {}",
+        "{}: {}, {}",
         tuned.file,
         model::episodes_of(tuned.episodes, tuned.idlers),
-        tuned.layer,
-        if tuned.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
-        tuned.version,
+        model::rule_of(tuned.layer, &tuned.version),
     );
     let costs = format!("halt cost: {}", model::halt_cost_words(advice.halt_cost_ns, tuned.halt_cost_origin));
     let bound = format!(

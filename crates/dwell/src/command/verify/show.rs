@@ -1,5 +1,6 @@
 //! Prints a verification.
 
+use crate::failure::Outcome;
 use crate::output::{self, Format};
 use crate::state::title;
 use dwell_knobs::journal::{Change, Id};
@@ -21,18 +22,15 @@ struct Verified<'a> {
     predicted_and_measured: measured::Measured,
 }
 
-pub(super) fn report(format: Format, change: &Change, verification: &Verification) -> anyhow::Result<()> {
-    match format {
-        Format::Json => output::json(&Verified {
-            change: change.id,
-            verification,
-            predicted_speed: change.plan.effect.speed,
-            predicted_gain_of_a_unit: gain_of_a_unit(change),
-            predicted_and_measured: beside_prediction(change, verification),
-        }),
-        Format::Csv => output::csv(&for_programs(verification)),
-        Format::Table => text(change, verification),
-    }
+pub(super) fn report(format: Format, change: &Change, verification: &Verification) -> Outcome {
+    let verified = Verified {
+        change: change.id,
+        verification,
+        predicted_speed: change.plan.effect.speed,
+        predicted_gain_of_a_unit: gain_of_a_unit(change),
+        predicted_and_measured: beside_prediction(change, verification),
+    };
+    output::result(format, &verified, || for_programs(verification), || text(change, verification))
 }
 
 fn gain_of_a_unit(change: &Change) -> Option<Interval> {
@@ -89,26 +87,24 @@ fn beside_prediction(change: &Change, verification: &Verification) -> measured::
     }
 }
 
-fn text(change: &Change, verification: &Verification) -> anyhow::Result<()> {
-    output::text(&format!(
-        "change {}: {}\n{} rounds in {}\n\n",
+fn text(change: &Change, verification: &Verification) -> String {
+    let mut text = format!(
+        "change {}: {}\n{} rounds in {}\n\n{}",
         change.id,
         title(change),
         verification.rounds,
-        duration(verification.elapsed_s * 1e9)
-    ))?;
-    output::text(&output::fitted(&for_people(verification)))?;
+        duration(verification.elapsed_s * 1e9),
+        output::fitted(&for_people(verification)),
+    );
     if let Some(words) = by_work(change, verification) {
-        output::text(&output::wrapped(&format!("\n{words}")))?;
+        text += &output::wrapped(&format!("\n{words}"));
     }
-    output::text(&output::wrapped(&format!("\nVerdict: {}", verdict(verification))))?;
-    for note in &verification.notes {
-        output::text(&output::wrapped(&format!("note: {note}")))?;
-    }
-    output::text(match verification.reverted {
+    text += &output::wrapped(&format!("\nVerdict: {}", verdict(verification)));
+    text += &output::notes(&verification.notes);
+    text + match verification.reverted {
         true => "the values from before are in force again\n",
         false => "the values from after are in force\n",
-    })
+    }
 }
 
 fn verdict(verification: &Verification) -> String {

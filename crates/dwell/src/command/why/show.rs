@@ -1,7 +1,7 @@
 //! Bills, as text and tables.
 
 use crate::output;
-use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
+use dwell_report::{Cell, Column, Rows, Table, count, duration, number_of, percent};
 use dwell_timer::why::{Cause, Line, OfSubject, Report};
 
 /// What a line is for, in words.
@@ -42,61 +42,41 @@ fn whose(line: &Line) -> &str {
     line.thread.as_deref().unwrap_or_else(|| line.class.name())
 }
 
-const COLUMNS: [(&str, &str); 7] = [
-    ("CPU", "cpu_share"),
-    ("time", "cpu_ns"),
-    ("a second", "per_s"),
-    ("each", "each_ns"),
-    ("wakeups/s", "wakeups_per_s"),
-    ("thread", "thread"),
-    ("what for", "cause"),
-];
-const WAKEUPS: usize = 4;
 /// Lines of a bill that are shown one by one, the largest.
 const MOST_LINES: usize = 30;
 
-/// Of a machine's CPUs there are wakeups.
-fn columns(with_wakeups: bool) -> impl Iterator<Item = Column> {
-    let column = |(place, (heading, name)): (usize, (&str, &str))| match place {
-        1 => Column::number(heading, name).rank(2),
-        3 => Column::number(heading, name).rank(1),
-        ..5 => Column::number(heading, name),
-        _ => Column::text(heading, name),
-    };
-    COLUMNS.into_iter().enumerate().filter(move |(place, _)| with_wakeups || *place != WAKEUPS).map(column)
+/// The columns of lines, over a span. Of a machine's CPUs there are wakeups.
+fn columns<'a, T: Copy>(
+    table: Rows<T>,
+    span_ns: u64,
+    with_wakeups: bool,
+    of: impl Fn(T) -> &'a Line,
+) -> Rows<T> {
+    let span = span_ns.max(1) as f64;
+    let often = |number: u64| (number > 0).then_some(number as f64);
+    let rate = |number: u64| often(number).map(|often| Cell::Rounded(often * 1e9 / span));
+    let mut table = table
+        .column(Column::number("CPU", "cpu_share"), |row| Cell::Share(of(row).cpu_ns as f64 / span))
+        .column(Column::number("time", "cpu_ns").rank(2), |row| Cell::Nanos(of(row).cpu_ns as f64))
+        .column(Column::number("a second", "per_s"), |row| rate(of(row).count))
+        .column(Column::number("each", "each_ns").rank(1), |row| {
+            often(of(row).count).map(|often| Cell::Nanos(of(row).cpu_ns as f64 / often))
+        });
+    if with_wakeups {
+        table = table.column(Column::number("wakeups/s", "wakeups_per_s"), |row| rate(of(row).wakeups));
+    }
+    table
+        .column(Column::text("thread", "thread"), |row| whose(of(row)))
+        .column(Column::text("what for", "cause"), |row| words(&of(row).cause))
 }
 
 /// The lines of all bills.
 pub(super) fn csv(report: &Report) -> Table {
-    let whose = [Column::number("process", "pid"), Column::text("VM", "name")];
-    let mut table = Table::new(whose.into_iter().chain(columns(true)));
-    for OfSubject { pid, name, bill, .. } in &report.bills {
-        for line in &bill.lines {
-            let pid = pid.map_or(Cell::Missing, |pid| Cell::Count(pid.into()));
-            let whose = [pid, Cell::Text(name.clone())];
-            table.push(whose.into_iter().chain(cells(line, report.span_ns, true)));
-        }
-    }
-    table
-}
-
-fn cells(line: &Line, span_ns: u64, with_wakeups: bool) -> Vec<Cell> {
-    let span = span_ns.max(1) as f64;
-    let often = (line.count > 0).then_some(line.count as f64);
-    let wakeups = (line.wakeups > 0).then_some(line.wakeups as f64);
-    let mut cells = vec![
-        Cell::Share(line.cpu_ns as f64 / span),
-        Cell::Nanos(line.cpu_ns as f64),
-        often.map_or(Cell::Missing, |often| Cell::Rounded(often * 1e9 / span)),
-        often.map_or(Cell::Missing, |often| Cell::Nanos(line.cpu_ns as f64 / often)),
-        wakeups.map_or(Cell::Missing, |wakeups| Cell::Rounded(wakeups * 1e9 / span)),
-        Cell::Text(whose(line).to_owned()),
-        Cell::Text(words(&line.cause)),
-    ];
-    if !with_wakeups {
-        cells.remove(WAKEUPS);
-    }
-    cells
+    let lines = report.bills.iter().flat_map(|bill| bill.bill.lines.iter().map(move |line| (bill, line)));
+    let table = Table::of(lines)
+        .column(Column::number("process", "pid"), |(bill, _)| bill.pid)
+        .column(Column::text("VM", "name"), |(bill, _)| bill.name.as_str());
+    columns(table, report.span_ns, true, |(_, line)| line).table()
 }
 
 pub(super) fn print(report: &Report) -> anyhow::Result<()> {
@@ -161,14 +141,14 @@ pub(crate) fn bill(one: &OfSubject, span_ns: u64) -> String {
     let heading = heading(one, span_ns);
     let mut text = output::wrapped(&heading);
     let with_wakeups = pid.is_none();
-    let mut table = Table::new(columns(with_wakeups));
     // What is shown as nothing is one line, and what nobody reads.
     let is_nothing = |ns: u64| ns < span_ns / 20_000;
     let is_small = |(place, line): &(usize, &Line)| {
         is_nothing(line.cpu_ns) || *place >= MOST_LINES && line.cause != Cause::Rest
     };
     let (small, shown): (Vec<_>, Vec<_>) = bill.lines.iter().enumerate().partition(is_small);
-    shown.iter().for_each(|(_, line)| table.push(cells(line, span_ns, with_wakeups)));
+    let lines = shown.into_iter().map(|(_, line)| line);
+    let mut table = columns(Table::of(lines), span_ns, with_wakeups, |line| line).table();
     if !small.is_empty() {
         let cpu_ns = small.iter().map(|(_, line)| line.cpu_ns).sum::<u64>() as f64;
         let numbers = [Cell::Share(cpu_ns / span_ns.max(1) as f64), Cell::Nanos(cpu_ns)];

@@ -6,7 +6,6 @@ use crate::model;
 use crate::output;
 use dwell_control::daemon::decisions::{Slice, fewer};
 use dwell_control::{Simulated, TENTH_NS};
-use dwell_policy::Layer;
 use dwell_report::{Cell, Column, Table, duration, percent};
 
 /// The costs of each tenth of a second, or of several together.
@@ -45,55 +44,48 @@ pub(super) fn vms(vms: &[Vm]) -> Table {
         .table()
 }
 
-pub(super) fn print(controlled: &Controlled) -> anyhow::Result<()> {
-    output::text(&output::wrapped(&format!(
-        "{}: {} over {}, {} layer, rule of {} {}",
+pub(super) fn words(controlled: &Controlled) -> String {
+    let mut text = output::wrapped(&format!(
+        "{}: {} over {}, {}",
         controlled.name(),
         model::episodes_of(controlled.episodes, controlled.idlers),
         duration(controlled.span_ns as f64),
-        controlled.layer,
-        if controlled.layer == Layer::Iothread.name() { "QEMU" } else { "Linux" },
-        controlled.version,
-    )))?;
+        model::rule_of(controlled.layer, &controlled.version),
+    ));
     let halt_cost = model::halt_cost_words(controlled.halt_cost_ns, controlled.halt_cost_origin);
-    output::text(&output::wrapped(&format!("halt cost: {halt_cost}")))?;
-    output::text(&output::wrapped(&format!("originals: {}", controlled.originals)))?;
-    output::text("\n")?;
+    text += &output::wrapped(&format!("halt cost: {halt_cost}"));
+    text += &output::wrapped(&format!("originals: {}", controlled.originals));
+    text += "\n";
     for change in &controlled.changes {
         let at = format!("{:>9}  ", duration(change.at_ns() as f64));
-        output::text(&output::hanging(&at, &" ".repeat(at.len()), &change.reason))?;
+        text += &output::hanging(&at, &" ".repeat(at.len()), &change.reason);
     }
     let writes: usize = controlled.changes.iter().map(|change| change.writes).sum();
-    output::text(&format!(
-        "{}decisions: {}, changes: {}, parameters written: {writes}\n\n",
+    let share = |kept: Option<f64>| kept.map_or_else(|| "there is none".to_owned(), percent);
+    text += &format!(
+        "{}decisions: {}, changes: {}, parameters written: {writes}\n\n{}\n",
         if controlled.changes.is_empty() { "" } else { "\n" },
         controlled.decisions,
         controlled.changes.len(),
-    ))?;
-    output::text(&(output::fitted(&table(&controlled.results, false)) + "\n"))?;
+        output::fitted(&table(&controlled.results, false)),
+    );
     if !controlled.vms.is_empty() {
-        output::text(&(output::fitted(&vms(&controlled.vms)) + "\n"))?;
+        text += &format!("{}\n", output::fitted(&vms(&controlled.vms)));
     }
-    let share = |kept: Option<f64>| kept.map_or_else(|| "there is none".to_owned(), percent);
-    output::text(&format!(
-        "kept of the gain of the leader             {}\n",
-        share(controlled.keeps_of_leader)
-    ))?;
-    output::text(&format!(
-        "kept of the gain of the best in hindsight  {}\n",
+    text += &format!(
+        "kept of the gain of the leader             {}\n\
+         kept of the gain of the best in hindsight  {}\n",
+        share(controlled.keeps_of_leader),
         share(controlled.keeps_of_best)
-    ))?;
+    );
     let Worst { controlled_ns, originals_ns } = controlled.worst_ten_seconds;
     if originals_ns > 0.0 {
-        output::text(&format!(
+        text += &format!(
             "worst 10 s: {} under control, {} under the originals, ratio {:.3}\n",
             duration(controlled_ns),
             duration(originals_ns),
             controlled_ns / originals_ns
-        ))?;
+        );
     }
-    for note in &controlled.notes {
-        output::text(&output::wrapped(&format!("note: {note}")))?;
-    }
-    Ok(())
+    text + &output::notes(&controlled.notes)
 }

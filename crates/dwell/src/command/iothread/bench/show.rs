@@ -2,7 +2,8 @@
 
 use super::{Args, Arm, Benched, CPU_PER_REQUEST, SLEEPS_PER_REQUEST, measured_row, name_of, values_of};
 use crate::command::iothread::predict::Waits;
-use crate::output::{self, Format};
+use crate::failure::Outcome;
+use crate::output;
 use dwell_policy::param::Setting;
 use dwell_report::measured::Measured;
 use dwell_report::{Cell, Column, Table, duration, percent};
@@ -16,7 +17,7 @@ pub(super) fn report(
     settings: &[Setting],
     findings: &Results,
     waits: Option<&Waits>,
-) -> anyhow::Result<()> {
+) -> Outcome {
     let predicted = waits.map(|waits| waits.predict(settings)).transpose()?;
     let arm = |(index, setting): (usize, &Setting)| Arm {
         name: name_of(setting, &settings[0]),
@@ -30,92 +31,77 @@ pub(super) fn report(
         rows: arms.iter().filter_map(|arm| measured_row(iothread, arm, findings)).collect(),
     };
     let benched = Benched { qemu, iothread, thread_id, arms, findings, predicted_and_measured };
-    match args.format.format {
-        Format::Json => output::json(&benched)?,
-        Format::Csv => output::csv(&table(&benched))?,
-        Format::Table => {
-            output::text(&format!(
-                "QEMU {qemu}, iothread {iothread}, thread {thread_id}; {} rounds in {}; present: {}\n\n",
-                findings.rounds,
-                duration(findings.elapsed_s * 1e9),
-                benched.arms.first().map_or_else(String::new, |arm| {
-                    arm.values
-                        .iter()
-                        .map(|(name, value)| format!("{name}={value}"))
-                        .collect::<Vec<_>>()
-                        .join(" ")
-                })
-            ))?;
-            output::text(&output::fitted(&table(&benched)))?;
-            if let Some(waits) = waits {
-                output::text(&format!(
-                    "\npredicted from {} waits of {} requests, recorded without polling and replayed through each setting; \
-                     CPU is the polling CPU\n",
-                    dwell_report::count(waits.episodes().into()),
-                    dwell_report::count(waits.requests().into())
-                ))?;
-            }
-            output::text("the present values are in force again\n")?;
-            for warning in &findings.warnings {
-                output::text(&format!("warning: {warning}\n"))?;
-            }
-        }
+    output::result(args.format.format, &benched, || table(&benched), || words(&benched, waits))
+}
+
+fn words(benched: &Benched<'_>, waits: Option<&Waits>) -> String {
+    let Benched { qemu, iothread, thread_id, arms, findings, .. } = benched;
+    let present = arms.iter().take(1).flat_map(|arm| &arm.values);
+    let present: Vec<String> = present.map(|(name, value)| format!("{name}={value}")).collect();
+    let mut text = format!(
+        "QEMU {qemu}, iothread {iothread}, thread {thread_id}; {} rounds in {}; present: {}\n\n{}",
+        findings.rounds,
+        duration(findings.elapsed_s * 1e9),
+        present.join(" "),
+        output::fitted(&table(benched)),
+    );
+    if let Some(waits) = waits {
+        text += &format!(
+            "\npredicted from {} waits of {} requests, recorded without polling and replayed through each setting; \
+             CPU is the polling CPU\n",
+            dwell_report::count(waits.episodes().into()),
+            dwell_report::count(waits.requests().into())
+        );
     }
-    Ok(())
+    text += "the present values are in force again\n";
+    for warning in &findings.warnings {
+        text += &format!("warning: {warning}\n");
+    }
+    text
 }
 
 fn table(benched: &Benched<'_>) -> Table {
-    let predicts = benched.arms.iter().any(|arm| arm.predicted.is_some());
-    let mut columns = vec![
-        Column::text("figure", "figure"),
-        Column::text("setting", "arm"),
-        Column::number("measured", "value"),
-        Column::text("95 % interval", "interval"),
-        Column::text("change", "ratio"),
-    ];
-    if predicts {
-        columns.push(Column::number("predicted", "predicted"));
-    }
-    let mut table = Table::new(columns);
-    for row in &benched.findings.rows {
-        let cell = |value: f64| match row.unit {
-            Unit::Nanos => Cell::Nanos(value),
-            Unit::Share => Cell::Share(value),
-            Unit::Count => Cell::Ratio(value),
-            Unit::PerSecond => Cell::Rounded(value),
-        };
-        let text = |value: f64| match row.unit {
-            Unit::Nanos => duration(value),
-            Unit::Share => percent(value),
-            Unit::Count => dwell_report::ratio(value),
-            Unit::PerSecond => format!("{value:.0}"),
-        };
+    let text = |unit: Unit, value: f64| match unit {
+        Unit::Nanos => duration(value),
+        Unit::Share => percent(value),
+        Unit::Count => dwell_report::ratio(value),
+        Unit::PerSecond => format!("{value:.0}"),
+    };
+    let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);
+    let table = Table::of(&benched.findings.rows)
+        .column(Column::text("figure", "figure"), |row| row.figure.as_str())
+        .column(Column::text("setting", "arm"), |row| row.arm.as_str())
+        .column(Column::number("measured", "value"), |row| {
+            let value = row.value?.value;
+            Some(match row.unit {
+                Unit::Nanos => Cell::Nanos(value),
+                Unit::Share => Cell::Share(value),
+                Unit::Count => Cell::Ratio(value),
+                Unit::PerSecond => Cell::Rounded(value),
+            })
+        })
         // Too few rounds give a value without an interval.
-        let limits = row.value.and_then(|value| value.limits());
-        let interval = limits.map(|[low, high]| format!("{} to {}", text(low), text(high)));
-        let change = |value: f64| format!("{:+.1} %", (value - 1.0) * 100.0);
-        let ratio = row.ratio().map(|ratio| match ratio.limits() {
-            Some([low, high]) => format!("{} [{}, {}]", change(ratio.value), change(low), change(high)),
-            None => change(ratio.value),
+        .column(Column::text("95 % interval", "interval"), |row| {
+            let [low, high] = row.value?.limits()?;
+            Some(format!("{} to {}", text(row.unit, low), text(row.unit, high)))
+        })
+        .column(Column::text("change", "ratio"), |row| {
+            row.ratio().map(|ratio| match ratio.limits() {
+                Some([low, high]) => format!("{} [{}, {}]", change(ratio.value), change(low), change(high)),
+                None => change(ratio.value),
+            })
         });
-        let mut cells = vec![
-            Cell::Text(row.figure.clone()),
-            Cell::Text(row.arm.clone()),
-            row.value.map_or(Cell::Missing, |interval| cell(interval.value)),
-            interval.map_or(Cell::Missing, Cell::Text),
-            ratio.map_or(Cell::Missing, Cell::Text),
-        ];
-        if predicts {
-            let predicted = benched.arms.iter().find(|arm| arm.name == row.arm).and_then(|arm| arm.predicted);
-            cells.push(match (row.figure.as_str(), predicted) {
-                (SLEEPS_PER_REQUEST, Some(predicted)) => Cell::Ratio(predicted.sleeps),
-                (CPU_PER_REQUEST, Some(predicted)) => {
-                    Cell::Text(format!("+ {}", duration(predicted.polled_ns)))
-                }
-                _ => Cell::Missing,
-            });
-        }
-        table.push(cells);
+    if benched.arms.iter().all(|arm| arm.predicted.is_none()) {
+        return table.table();
     }
     table
+        .column(Column::number("predicted", "predicted"), |row| {
+            let predicted = benched.arms.iter().find(|arm| arm.name == row.arm)?.predicted?;
+            match row.figure.as_str() {
+                SLEEPS_PER_REQUEST => Some(Cell::Ratio(predicted.sleeps)),
+                CPU_PER_REQUEST => Some(Cell::Text(format!("+ {}", duration(predicted.polled_ns)))),
+                _ => None,
+            }
+        })
+        .table()
 }
