@@ -163,8 +163,5 @@ impl Observer for Recording {
 
 /// A whole number per second.
 pub(crate) fn per_second(number: u64, seconds: f64) -> String {
-    let rate = number as f64 / seconds.max(1e-9);
-    // A rate of events is far below 2^64; it is rounded to be read.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    dwell_report::count(u128::from(rate.round() as u64))
+    dwell_report::rounded(number as f64 / seconds.max(1e-9))
 }

@@ -9,9 +9,9 @@ use crate::model::ModelArgs;
 use crate::overwrite::ForceArg;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use dwell_recording::NewFile;
+use dwell_recording::newfile;
 use dwell_report::page;
-use gather::{Asked, Report, Role};
+use gather::Report;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -98,24 +98,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let Some(path) = &args.output {
         args.force.may_write(path)?;
     }
-    let mut files: Vec<(Role, &Path)> =
-        args.files.iter().map(|file| (Role::Recording, file.as_path())).collect();
-    let pair = args
-        .before
-        .iter()
-        .map(|file| (Role::Before, file))
-        .chain(args.after.iter().map(|f| (Role::After, f)));
-    files.splice(..0, pair.map(|(role, file)| (role, file.as_path())));
-    let report = Report::gather(&Asked {
-        files: &files,
-        plan: args.plan.as_deref(),
-        exits: &args.exits,
-        measured: &args.measured,
-        why: &args.why,
-        decisions: &args.decisions,
-        model: &args.model,
-        goal: &args.goal,
-    })?;
+    let report = Report::gather(&args)?;
     let rendered = match args.format {
         Form::Html => page::page(&title(&report), &json(&report)?).into_bytes(),
         Form::Json => json(&report)?.into_bytes(),
@@ -127,7 +110,8 @@ pub(crate) fn run(args: Args) -> Outcome {
 fn put(args: &Args, rendered: &[u8]) -> Outcome {
     match &args.output {
         Some(path) => {
-            write(path, rendered).with_context(|| format!("cannot write the report {}", path.display()))?;
+            newfile::write(path, rendered)
+                .with_context(|| format!("cannot write the report {}", path.display()))?;
             eprintln!("{}: {} bytes", path.display(), dwell_report::count(rendered.len() as u128));
         }
         None => {
@@ -137,12 +121,6 @@ fn put(args: &Args, rendered: &[u8]) -> Outcome {
         }
     }
     Ok(Answer::Yes)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let mut file = NewFile::create(path)?;
-    file.write_all(bytes)?;
-    Ok(file.keep()?)
 }
 
 /// The one line of JSON that the page contains and offers as a download, byte for byte.

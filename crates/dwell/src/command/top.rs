@@ -89,7 +89,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             false => std::thread::sleep(interval),
         }
         state.take(feed.next()?);
-        state.set_control(above(&bills));
+        state.control = above(&bills);
         match args.format.format {
             Format::Json => output::json(&once::rows(&state))?,
             Format::Csv => {
@@ -102,7 +102,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     } else {
         let bills = if args.why { Bills::start(subject) } else { Bills::default() };
-        watch(&mut state, &mut *feed, &bills, interval)?;
+        watch(&mut state, &mut feed, &bills, interval)?;
     }
     Ok(Answer::Yes)
 }
@@ -114,7 +114,7 @@ fn above(bills: &Bills) -> Vec<String> {
     lines
 }
 
-fn watch(state: &mut State, feed: &mut dyn Feed, bills: &Bills, interval: Duration) -> anyhow::Result<()> {
+fn watch(state: &mut State, feed: &mut Feed, bills: &Bills, interval: Duration) -> anyhow::Result<()> {
     let mut screen = Screen::take()?;
     let theme = Theme::of_environment();
     let mut due = Instant::now() + interval;
@@ -130,7 +130,7 @@ fn watch(state: &mut State, feed: &mut dyn Feed, bills: &Bills, interval: Durati
         if Instant::now() >= due {
             due = Instant::now() + interval;
             state.take(feed.next()?);
-            state.set_control(above(bills));
+            state.control = above(bills);
         }
     }
 }

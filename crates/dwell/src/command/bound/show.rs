@@ -2,7 +2,7 @@
 
 use super::Interval;
 use crate::output;
-use dwell_report::{Cell, Column, Table, count, duration, number_of, percent};
+use dwell_report::{Cell, Column, Table, duration, number_of, percent, rounded};
 
 /// Lines of an interval report between two headings.
 pub(super) const LINES: u64 = 20;
@@ -18,7 +18,7 @@ pub(super) fn line(interval: &Interval, heading: bool) -> String {
         percent(f.polled_share),
         share(f.success_share),
         share(f.wasted_share),
-        format!("{mark}{}", whole(f.halts_per_s)),
+        format!("{mark}{}", rounded(f.halts_per_s)),
         format!("<={}/s", duration(f.gain_ns_per_s)),
         format!("<={}", percent(f.gain_share)),
     );
@@ -27,12 +27,6 @@ pub(super) fn line(interval: &Interval, heading: bool) -> String {
         "after", "CPU polled", "success", "failed", "halts/s", "gain", "of a CPU"
     );
     if heading { head + &row } else { row }
-}
-
-pub(super) fn whole(number: f64) -> String {
-    // Saturates.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    count(number.round() as u128)
 }
 
 pub(super) fn page(interval: &Interval) -> String {
@@ -56,8 +50,8 @@ pub(super) fn page(interval: &Interval) -> String {
         duration(f.polled_ns_per_s * f.wasted_share.unwrap_or(0.0)),
         share_of(f.wasted_share),
         share_of(f.success_share),
-        whole(bound.polls as f64 / interval.span_ns.max(1) as f64 * 1e9),
-        whole(f.halts_per_s),
+        rounded(bound.polls as f64 / interval.span_ns.max(1) as f64 * 1e9),
+        rounded(f.halts_per_s),
         duration(f.halts_per_s * interval.halt_cost_ns as f64),
         duration(bound.least_cost_ns as f64 / interval.span_ns.max(1) as f64 * 1e9),
         duration(f.gain_ns_per_s),

@@ -2,11 +2,12 @@
 
 mod axis;
 
-use super::measured::{self, Exits, MeasuredFile, WhyFile};
+use super::Args;
+use super::measured::{self, FromFile, WhyFile};
 use crate::check;
-use crate::command::tune::{self, GoalArgs, Tuned};
+use crate::command::tune::{self, Tuned};
 use crate::command::{apply, info};
-use crate::model::{self, Model, ModelArgs};
+use crate::model::{self, Model};
 use crate::progress;
 use anyhow::Context;
 use axis::{align, lay_on_axis, wall_clock};
@@ -21,6 +22,8 @@ use dwell_replay::alignment::Alignment;
 use dwell_replay::check::SelfCheck;
 use dwell_replay::figures::{Compared, Figures, Policy, compare};
 use dwell_replay::{Rule, Source};
+use dwell_report::measured::Measured;
+use dwell_trace::exits::ExitTable;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -29,18 +32,6 @@ const FORMAT: u32 = 1;
 
 /// Idlers whose summaries are kept, those with most episodes: a recording may hold thousands of threads.
 const SUMMARISED: usize = 64;
-
-/// The inputs of a report.
-pub(super) struct Asked<'a> {
-    pub(super) files: &'a [(Role, &'a Path)],
-    pub(super) plan: Option<&'a Path>,
-    pub(super) exits: &'a [PathBuf],
-    pub(super) measured: &'a [PathBuf],
-    pub(super) why: &'a [PathBuf],
-    pub(super) decisions: &'a [PathBuf],
-    pub(super) model: &'a ModelArgs,
-    pub(super) goal: &'a GoalArgs,
-}
 
 /// Everything that a report shows.
 #[derive(Serialize)]
@@ -58,8 +49,8 @@ pub(super) struct Report {
     /// After by before, where both were given.
     pub(super) comparison: Option<Vec<Compared>>,
     pub(super) plan: Option<PlanFile>,
-    pub(super) exits: Vec<Exits>,
-    pub(super) measured: Vec<MeasuredFile>,
+    pub(super) exits: Vec<FromFile<ExitTable>>,
+    pub(super) measured: Vec<FromFile<Measured>>,
     pub(super) why: Vec<WhyFile>,
     pub(super) decisions: Vec<Decisions>,
 }
@@ -114,24 +105,27 @@ pub(super) struct PlanFile {
 }
 
 impl Report {
-    pub(super) fn gather(asked: &Asked<'_>) -> anyhow::Result<Report> {
+    pub(super) fn gather(args: &Args) -> anyhow::Result<Report> {
         // Small inputs first, so that an error in them is reported before the long work.
-        let exits = asked.exits.iter().map(|path| measured::exits(path)).collect::<anyhow::Result<_>>()?;
+        let exits = args.exits.iter().map(|path| measured::exits(path)).collect::<anyhow::Result<_>>()?;
         let measured =
-            asked.measured.iter().map(|path| measured::read(path)).collect::<anyhow::Result<_>>()?;
-        let why = asked.why.iter().map(|path| measured::why(path)).collect::<anyhow::Result<_>>()?;
+            args.measured.iter().map(|path| measured::read(path)).collect::<anyhow::Result<_>>()?;
+        let why = args.why.iter().map(|path| measured::why(path)).collect::<anyhow::Result<_>>()?;
         let decisions =
-            asked.decisions.iter().map(|path| Decisions::read(path)).collect::<anyhow::Result<_>>()?;
-        let plan = asked.plan.map(plan).transpose()?;
+            args.decisions.iter().map(|path| Decisions::read(path)).collect::<anyhow::Result<_>>()?;
+        let plan = args.plan.as_deref().map(plan).transpose()?;
         let planned = plan.as_ref().map(|plan| plan.plan.recommended_setting()).transpose()?;
-        let mut recordings = vec![];
-        let mut spans = vec![];
-        for &(role, path) in asked.files {
+        let before = args.before.iter().map(|file| (Role::Before, file));
+        let after = args.after.iter().map(|file| (Role::After, file));
+        let others = args.files.iter().map(|file| (Role::Recording, file));
+        let files: Vec<(Role, &PathBuf)> = before.chain(after).chain(others).collect();
+        let (mut recordings, mut spans) = (vec![], vec![]);
+        for &(role, path) in &files {
             let reader = model::open(path)?;
             spans.push(wall_clock(reader.metadata(), reader.contents()));
-            recordings.push(Recording::gather(role, path, reader, asked, planned.as_ref())?);
+            recordings.push(Recording::gather(role, path, reader, args, planned.as_ref())?);
         }
-        let alignment = align(asked.files, &mut spans)?;
+        let alignment = align(&files, &mut spans)?;
         let time_axis = lay_on_axis(&mut recordings, &spans);
         let of = |role: Role| recordings.iter().find(|recording| recording.role == role);
         let comparison = match (of(Role::Before), of(Role::After)) {
@@ -160,19 +154,19 @@ impl Recording {
         role: Role,
         path: &Path,
         reader: dwell_recording::Reader,
-        asked: &Asked<'_>,
+        args: &Args,
         planned: Option<&Setting<Owner>>,
     ) -> anyhow::Result<Recording> {
         let file = path.display().to_string();
         let mut info = Summary::of(&reader)?;
-        let model = Model::of(asked.model, &reader)?;
+        let model = Model::of(&args.model, &reader)?;
         let layer = tune::one_layer(&model)?;
         let planned =
             planned.map(|setting| of_layer(setting, layer)).transpose().with_context(|| file.clone())?;
         let (source, self_check) = check::check(model.source(reader))?;
         // A recording that is too short for advice still has figures to show.
         let (tune, no_advice) =
-            match tune::advise(&file, &source, None, &model, asked.goal, self_check.clone()) {
+            match tune::advise(&file, &source, None, &model, &args.goal, self_check.clone()) {
                 Ok(tuned) => (Some(tuned), None),
                 Err(why) => (None, Some(format!("{why:#}"))),
             };

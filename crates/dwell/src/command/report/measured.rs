@@ -14,19 +14,12 @@ use std::path::Path;
 /// The largest JSON file that is read \[bytes\]; those that dwell writes have a few kilobytes.
 const LONGEST: u64 = 64 << 20;
 
+/// What was read from a file, or made of it.
 #[derive(Serialize)]
-pub(super) struct MeasuredFile {
+pub(super) struct FromFile<T> {
     pub(super) file: String,
     #[serde(flatten)]
-    pub(super) measured: Measured,
-}
-
-/// A table of VM exits.
-#[derive(Serialize)]
-pub(super) struct Exits {
-    pub(super) file: String,
-    #[serde(flatten)]
-    pub(super) table: ExitTable,
+    pub(super) of: T,
 }
 
 /// The output of `dwell why`.
@@ -39,8 +32,8 @@ pub(super) struct WhyFile {
     pub(super) words: Vec<String>,
 }
 
-pub(super) fn exits(path: &Path) -> anyhow::Result<Exits> {
-    Ok(Exits { file: path.display().to_string(), table: ExitTable::read(progress::text(path)?)? })
+pub(super) fn exits(path: &Path) -> anyhow::Result<FromFile<ExitTable>> {
+    Ok(FromFile { file: path.display().to_string(), of: ExitTable::read(progress::text(path)?)? })
 }
 
 pub(super) fn why(path: &Path) -> anyhow::Result<WhyFile> {
@@ -52,7 +45,7 @@ pub(super) fn why(path: &Path) -> anyhow::Result<WhyFile> {
 }
 
 /// Reads the output of a command.
-pub(super) fn read(path: &Path) -> anyhow::Result<MeasuredFile> {
+pub(super) fn read(path: &Path) -> anyhow::Result<FromFile<Measured>> {
     let file = path.display().to_string();
     let text = regular::read_text(path, LONGEST).with_context(|| format!("cannot read {file}"))?;
     let measured = parse(&text).with_context(|| {
@@ -64,5 +57,5 @@ pub(super) fn read(path: &Path) -> anyhow::Result<MeasuredFile> {
     if measured.rows.is_empty() {
         bail!("cannot use {file}: it has no predictions; run `dwell iothread bench` with --predict");
     }
-    Ok(MeasuredFile { file, measured })
+    Ok(FromFile { file, of: measured })
 }

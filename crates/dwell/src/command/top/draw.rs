@@ -4,7 +4,7 @@
 use super::action::KEYS;
 use super::state::{Row, Sort, State};
 use super::theme::Theme;
-use dwell_report::{count, duration, histogram, number_of, percent};
+use dwell_report::{duration, histogram, number_of, percent, rounded};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -17,7 +17,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
     let chart_text = selected.map_or_else(String::new, |at| histogram(&state.octaves(&rows[at].idler)));
     let wanted = u16::try_from(chart_text.lines().count() + 2).unwrap_or(u16::MAX);
     let below = wanted.min(frame.area().height / 2);
-    let controlled = u16::try_from(state.control().len()).unwrap_or(u16::MAX).min(frame.area().height / 4);
+    let controlled = u16::try_from(state.control.len()).unwrap_or(u16::MAX).min(frame.area().height / 4);
     let [title, control, table, chart, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(controlled),
@@ -27,14 +27,14 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State, theme: &Theme) {
     ])
     .areas(frame.area());
     frame.render_widget(about(state, &rows, theme, title.width), title);
-    let lines: Vec<Line<'_>> = state.control().iter().map(|line| Line::raw(printable(line))).collect();
+    let lines: Vec<Line<'_>> = state.control.iter().map(|line| Line::raw(printable(line))).collect();
     frame.render_widget(Paragraph::new(lines), control);
     idlers(frame, table, state, &rows, selected, theme);
     if let Some(at) = selected {
         frame.render_widget(idle_times(&rows[at], &chart_text, theme), chart);
     }
     frame.render_widget(bottom(state, theme, keys.width), keys);
-    if state.shows_help() {
+    if state.help {
         help(frame, theme);
     }
 }
@@ -44,18 +44,12 @@ pub(crate) fn printable(name: &str) -> String {
     name.chars().map(|c| if dwell_report::harmless::is_harmful(c) { '?' } else { c }).collect()
 }
 
-fn whole(number: f64) -> String {
-    // Saturates.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    count(number.round() as u128)
-}
-
 /// The cell of a column and an idler.
 pub(crate) fn cell(row: &Row, column: Sort) -> String {
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), percent);
     match column {
         Sort::Name => printable(&row.idler),
-        Sort::Wakeups => whole(row.wakeups_per_s),
+        Sort::Wakeups => rounded(row.wakeups_per_s),
         Sort::P50 => duration(row.p50_ns as f64),
         Sort::P99 => duration(row.p99_ns as f64),
         Sort::Window => row.window_ns.map_or_else(|| "-".to_owned(), |ns| duration(ns as f64)),
@@ -69,12 +63,12 @@ fn about<'a>(state: &State, rows: &[Row], theme: &Theme, width: u16) -> Line<'a>
     let wakeups: f64 = rows.iter().map(|row| row.wakeups_per_s).sum();
     let polling: f64 = rows.iter().filter_map(|row| row.polling).sum();
     let alarm = |text: String| Span::styled(text, theme.alarm);
-    let mut parts = vec![Span::styled(format!("dwell top  {}", state.target()), theme.title)];
-    parts.extend(state.is_paused().then(|| alarm("paused".to_owned())));
+    let mut parts = vec![Span::styled(format!("dwell top  {}", state.target), theme.title)];
+    parts.extend(state.paused.then(|| alarm("paused".to_owned())));
     parts.extend(state.losses().map(alarm));
     parts.extend([
         Span::raw(number_of(rows.len() as u128, "idler")),
-        Span::raw(format!("{}{} wakeups/s", state.at_least(), whole(wakeups))),
+        Span::raw(format!("{}{} wakeups/s", state.at_least(), rounded(wakeups))),
         Span::raw(format!("polling {}", percent(polling))),
         Span::raw(format!("last {}", duration(state.span().as_nanos() as f64))),
     ]);
@@ -104,10 +98,10 @@ fn idlers(
     selected: Option<usize>,
     theme: &Theme,
 ) {
-    let arrow = if state.reversed() { "^" } else { "v" };
-    let columns = shown(area.width, state.sort());
+    let arrow = if state.reversed { "^" } else { "v" };
+    let columns = shown(area.width, state.sort);
     let heading = columns.iter().map(|&column| {
-        let sorted = column == state.sort();
+        let sorted = column == state.sort;
         let text = if sorted { format!("{arrow} {}", column.heading()) } else { column.heading().to_owned() };
         aligned(column, text).style(if sorted { theme.sorted } else { theme.heading })
     });
@@ -116,7 +110,7 @@ fn idlers(
         rows.iter().map(|row| Drawn::new(columns.iter().map(|&column| aligned(column, cell(row, column)))));
     let widths = columns.iter().map(|&column| match column {
         Sort::Name => Constraint::Min(NAME),
-        _ => Constraint::Length(width_of(column, state.sort())),
+        _ => Constraint::Length(width_of(column, state.sort)),
     });
     let table = Table::new(drawn, widths).header(heading).row_highlight_style(theme.selected);
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
@@ -168,11 +162,11 @@ fn bottom<'a>(state: &State, theme: &Theme, width: u16) -> Line<'a> {
     if state.is_editing() {
         return Line::from(format!(
             "show only names that contain: {}_   (enter: keep, esc: cancel)",
-            state.filter()
+            state.filter
         ));
     }
     let quiet = |text: String| Span::styled(text, theme.quiet);
-    let filter = (!state.filter().is_empty()).then(|| format!("[names with {}]", printable(state.filter())));
+    let filter = (!state.filter.is_empty()).then(|| format!("[names with {}]", printable(&state.filter)));
     let keys = KEYS.iter().filter(|key| !key.name.is_empty());
     let keys = keys.map(|key| format!("{} {}", key.name, key.about));
     Line::from(fitting(filter.into_iter().chain(keys).map(quiet).collect(), width))
@@ -212,7 +206,7 @@ mod tests {
     fn what_a_controller_does_is_above_the_idlers() {
         let mut state = example();
         let before = screen(&state, 79, 12);
-        state.set_control(vec!["control of host: rests\u{1b}".to_owned()]);
+        state.control = vec!["control of host: rests\u{1b}".to_owned()];
         let screen = screen(&state, 79, 12);
         let lines: Vec<&str> = screen.lines().collect();
         assert_eq!(lines[1], "control of host: rests?", "{screen}");

@@ -51,17 +51,8 @@ pub(crate) struct Batch {
     pub(crate) losses_unknown: bool,
 }
 
-/// A source of episodes.
-pub(crate) trait Feed {
-    /// Episodes that ended since the last call, or since the feed started. Does not wait.
-    ///
-    /// # Errors
-    /// The recorder failed or has ended.
-    fn next(&mut self) -> anyhow::Result<Batch>;
-}
-
 /// Episodes of this machine, from its tracepoints.
-pub(crate) fn live(target: Target, pid: Option<u32>, comm: Option<&str>) -> anyhow::Result<Box<dyn Feed>> {
+pub(crate) fn live(target: Target, pid: Option<u32>, comm: Option<&str>) -> anyhow::Result<Feed> {
     let pid = pid.map(i32::try_from).transpose().context("--pid: no such process")?;
     let target = match target {
         Target::Host => dwell_capture::Target::Host { pid, exits: false, contention: false, causes: false },
@@ -75,14 +66,14 @@ pub(crate) fn live(target: Target, pid: Option<u32>, comm: Option<&str>) -> anyh
     let recorder = Recorder::open(target, None)?;
     // Before any other thread is started: capabilities are those of a thread, and inherited.
     privileges::keep_those_for_watching();
-    Ok(Box::new(Live::start(recorder)))
+    Ok(Feed::start(recorder))
 }
 
 /// The most episodes that are kept between two calls.
 const MOST_WAITING: usize = 1 << 20;
 
 /// A recorder without a file, in its own thread.
-struct Live {
+pub(crate) struct Feed {
     waiting: Arc<Mutex<Batch>>,
     stop: Arc<AtomicBool>,
     recorder: Option<JoinHandle<Result<Status, RecordError>>>,
@@ -90,8 +81,8 @@ struct Live {
     taken: Instant,
 }
 
-impl Live {
-    fn start(mut recorder: Recorder) -> Live {
+impl Feed {
+    fn start(mut recorder: Recorder) -> Feed {
         let waiting = Arc::<Mutex<Batch>>::default();
         let stop = Arc::<AtomicBool>::default();
         let mut watcher = Watcher { waiting: Arc::clone(&waiting), names: vec![], lost: 0 };
@@ -100,12 +91,14 @@ impl Live {
         let thread = std::thread::spawn(move || {
             recorder.watch(&Until { duration: None, stop: &stopped }, &mut watcher)
         });
-        Live { waiting, stop, recorder: Some(thread), losses_unknown, taken: Instant::now() }
+        Feed { waiting, stop, recorder: Some(thread), losses_unknown, taken: Instant::now() }
     }
-}
 
-impl Feed for Live {
-    fn next(&mut self) -> anyhow::Result<Batch> {
+    /// Episodes that ended since the last call, or since the feed started. Does not wait.
+    ///
+    /// # Errors
+    /// The recorder failed or has ended.
+    pub(crate) fn next(&mut self) -> anyhow::Result<Batch> {
         if self.recorder.as_ref().is_some_and(JoinHandle::is_finished) {
             let ended = self.recorder.take().and_then(|thread| thread.join().ok());
             match ended {
@@ -125,7 +118,7 @@ impl Feed for Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for Feed {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.recorder.take() {

@@ -55,11 +55,11 @@ pub(crate) fn table(state: &State) -> Table {
 /// The table, and the histogram of the first idler.
 pub(crate) fn text(state: &State) -> String {
     let rows = state.rows();
-    let mut text = format!("{}, last {}", state.target(), duration(state.span().as_nanos() as f64));
+    let mut text = format!("{}, last {}", state.target, duration(state.span().as_nanos() as f64));
     if let Some(losses) = state.losses() {
         text.push_str(&format!(", {losses}; counts are lower bounds"));
     }
-    for line in state.control() {
+    for line in &state.control {
         text.push_str(&format!("\n{}", printable(line)));
     }
     text.push_str(&format!("\n\n{}", crate::output::fitted(&table(state))));
@@ -92,7 +92,7 @@ mod tests {
             "{text}"
         );
         let mut controlled = example();
-        controlled.set_control(vec!["control of host: rests".to_owned()]);
+        controlled.control = vec!["control of host: rests".to_owned()];
         let text = super::text(&controlled);
         assert!(text.contains("lower bounds\ncontrol of host: rests\n\nidler"), "{text}");
         let empty = State::new("guest", Sort::Wakeups, "");

@@ -19,36 +19,18 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 /// What one idler did in one batch.
 #[derive(Clone, Debug)]
 struct Slice {
-    wakes: u64,
-    polls: u64,
-    successes: u64,
-    polled_ns: u64,
-    /// Whether the polled time of any episode is known.
-    windows: bool,
+    account: Account,
     idle: LogHistogram,
 }
 
 impl Slice {
     fn new() -> Slice {
-        Slice {
-            wakes: 0,
-            polls: 0,
-            successes: 0,
-            polled_ns: 0,
-            windows: false,
-            idle: LogHistogram::new(Resolution::Eighth),
-        }
+        Slice { account: Account::default(), idle: LogHistogram::new(Resolution::Eighth) }
     }
 
     fn add(&mut self, seen: &Seen) {
-        self.wakes += 1;
         self.idle.add(seen.idle_ns);
-        let mut account = Account::default();
-        account.add(Outcome::of(seen.idle_ns, seen.window_ns, seen.halted, None));
-        self.windows |= account.polls_known > 0;
-        self.polls += account.polls;
-        self.successes += account.polls_succeeded;
-        self.polled_ns = self.polled_ns.saturating_add(u64::try_from(account.polled_ns).unwrap_or(u64::MAX));
+        self.account.add(Outcome::of(seen.idle_ns, seen.window_ns, seen.halted, None));
     }
 }
 
@@ -76,18 +58,19 @@ struct Idler {
 impl Idler {
     fn row(&self, name: &Arc<str>, span: Duration) -> Row {
         let seconds = span.as_secs_f64().max(1e-9);
-        let sum = |of: fn(&Slice) -> u64| self.slices.values().map(of).fold(0, u64::saturating_add);
-        let (wakes, polls, polling) = (sum(|s| s.wakes), sum(|s| s.polls), sum(|s| s.polled_ns));
+        let mut account = Account::default();
+        self.slices.values().for_each(|slice| account += slice.account);
+        let Account { episodes, polls, polls_succeeded, polls_known, polled_ns, .. } = account;
         let idle = self.idle();
         let quantile = |q: f64| idle.quantile(q).map_or(0, |bucket| bucket.from_ns);
         Row {
             idler: Arc::clone(name),
-            wakeups_per_s: wakes as f64 / seconds,
+            wakeups_per_s: episodes as f64 / seconds,
             p50_ns: quantile(0.5),
             p99_ns: quantile(0.99),
             window_ns: self.window_ns,
-            success: (polls > 0).then(|| sum(|s| s.successes) as f64 / polls as f64),
-            polling: self.slices.values().any(|s| s.windows).then(|| polling as f64 / 1e9 / seconds),
+            success: (polls > 0).then(|| polls_succeeded as f64 / polls as f64),
+            polling: (polls_known > 0).then(|| polled_ns as f64 / 1e9 / seconds),
         }
     }
 
@@ -99,55 +82,30 @@ impl Idler {
 }
 
 /// The state of the screen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct State {
-    target: &'static str,
+    pub(super) target: &'static str,
     idlers: BTreeMap<Arc<str>, Idler>,
     /// Number and length of the batches kept.
     spans: VecDeque<(u64, Duration)>,
     batches: u64,
     lost: u64,
     losses_unknown: bool,
-    sort: Sort,
-    reversed: bool,
-    filter: String,
+    pub(super) sort: Sort,
+    pub(super) reversed: bool,
+    pub(super) filter: String,
     /// The filter as it was before it was changed.
     editing: Option<String>,
     selected: Option<Arc<str>>,
-    paused: bool,
-    help: bool,
-    /// What a controller does and what the CPU time goes for, in lines.
-    control: Vec<String>,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    /// What is shown above the idlers: what a controller does and what the CPU time goes for, in lines.
+    pub(super) control: Vec<String>,
 }
 
 impl State {
     pub(crate) fn new(target: &'static str, sort: Sort, filter: &str) -> State {
-        State {
-            target,
-            idlers: BTreeMap::new(),
-            spans: VecDeque::new(),
-            batches: 0,
-            lost: 0,
-            losses_unknown: false,
-            sort,
-            reversed: false,
-            filter: filter.to_owned(),
-            editing: None,
-            selected: None,
-            paused: false,
-            help: false,
-            control: vec![],
-        }
-    }
-
-    /// What is shown above the idlers now.
-    pub(crate) fn set_control(&mut self, lines: Vec<String>) {
-        self.control = lines;
-    }
-
-    /// What is shown above the idlers.
-    pub(crate) fn control(&self) -> &[String] {
-        &self.control
+        State { target, sort, filter: filter.to_owned(), ..State::default() }
     }
 
     /// Adds a batch. While paused, episodes are ignored but losses are counted.
@@ -243,10 +201,6 @@ impl State {
         self.editing.is_some()
     }
 
-    pub(crate) fn target(&self) -> &'static str {
-        self.target
-    }
-
     /// The losses in words; `None` without losses.
     pub(crate) fn losses(&self) -> Option<String> {
         match (self.lost, self.losses_unknown) {
@@ -259,26 +213,6 @@ impl State {
     /// The words before a count: with losses, or where they are not known, there may have been more.
     pub(crate) fn at_least(&self) -> &'static str {
         if self.lost > 0 || self.losses_unknown { "at least " } else { "" }
-    }
-
-    pub(crate) fn sort(&self) -> Sort {
-        self.sort
-    }
-
-    pub(crate) fn reversed(&self) -> bool {
-        self.reversed
-    }
-
-    pub(crate) fn filter(&self) -> &str {
-        &self.filter
-    }
-
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused
-    }
-
-    pub(crate) fn shows_help(&self) -> bool {
-        self.help
     }
 }
 

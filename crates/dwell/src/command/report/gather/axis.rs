@@ -6,7 +6,7 @@ use dwell_policy::Layer;
 use dwell_recording::{Clock, Contents, Metadata};
 use dwell_replay::alignment::{self, Alignment};
 use dwell_trace::import::qemu::REALTIME_OFFSET;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// By how much the time of day is ahead of the clock of a recording \[ns\], if it says so.
 fn time_of_day(metadata: &Metadata) -> Option<i64> {
@@ -23,7 +23,7 @@ pub(super) fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i1
 /// Where the recordings are of a guest and its host: aligns their clocks by their halts, if these determine
 /// how, and shifts what the guest's says of the time of day.
 pub(super) fn align(
-    files: &[(Role, &Path)],
+    files: &[(Role, &PathBuf)],
     spans: &mut [Option<(i128, i128)>],
 ) -> anyhow::Result<Option<Alignment>> {
     let &[(_, first), (_, second)] = files else { return Ok(None) };

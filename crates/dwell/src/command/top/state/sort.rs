@@ -5,9 +5,10 @@ use clap::ValueEnum;
 use std::cmp::Ordering;
 
 /// A column to sort by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
     /// Wakeups per second.
+    #[default]
     #[value(alias = "wakes")]
     Wakeups,
     /// Median idle time.

@@ -59,7 +59,7 @@ fn selection_stays_with_its_idler_when_the_order_changes() {
     state.apply(Action::Down);
     assert_eq!(state.selected(&state.rows()), Some(2));
     state.apply(Action::PreviousColumn);
-    assert_eq!(state.sort(), Sort::Name);
+    assert_eq!(state.sort, Sort::Name);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn filter_is_typed_kept_and_abandoned() {
     assert_eq!(state.selected(&state.rows()), None);
     state.apply(Action::Down);
     state.apply(Action::Abandon);
-    assert_eq!((state.filter(), names(&state).len()), ("web", 2));
+    assert_eq!((state.filter.as_str(), names(&state).len()), ("web", 2));
 }
 
 #[test]
