@@ -1,11 +1,12 @@
 //! Progress of long work on stderr: a live line on a terminal, plain lines elsewhere.
 
 use dwell_stats::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-/// Progress as a live line on a terminal, elsewhere as a plain line every few seconds.
+/// Progress as a live line on a terminal, elsewhere as a plain line every few seconds. The line is removed when this is
+/// dropped.
 pub struct Live {
     line: Option<ProgressBar>,
     shown_at: Option<Instant>,
@@ -13,23 +14,19 @@ pub struct Live {
 
 impl Default for Live {
     fn default() -> Live {
-        Live::new()
+        let line = io::stderr().is_terminal().then(|| {
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+                .with_style(style("{spinner} {msg}"))
+                .with_finish(ProgressFinish::AndClear)
+        });
+        Live { line, shown_at: None }
     }
 }
 
 impl Live {
-    pub fn new() -> Live {
-        let line = io::stderr().is_terminal().then(|| {
-            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            line.set_style(style("{spinner} {msg}"));
-            line
-        });
-        Live { line, shown_at: None }
-    }
-
     /// Nothing is shown of work that is done before the first line is due.
     pub fn after(begun: Instant) -> Live {
-        Live { shown_at: Some(begun), ..Live::new() }
+        Live { shown_at: Some(begun), ..Live::default() }
     }
 
     /// Time between two lines.
@@ -53,7 +50,7 @@ impl Live {
         self.shown_at = Some(Instant::now());
     }
 
-    /// Removes the live line.
+    /// Removes the live line until there is more to show.
     pub fn clear(&self) {
         if let Some(line) = &self.line {
             line.finish_and_clear();

@@ -3,15 +3,22 @@
 use crate::overwrite::may_write;
 use crate::{model, privileges, progress, quantity, stop};
 use dwell_policy::Nanos;
-use dwell_recording::{Reader, newfile};
+use dwell_recording::{Reader, newfile, regular};
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_report::duration;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A recording inside the program, so that `dwell tune` works anywhere.
 const BUNDLED: &[u8] = include_bytes!("bundled.parquet");
 const BUNDLED_NAME: &str = "event-pgbench_sel1";
+
+/// Whether a file begins as Parquet does. What cannot be read is reported where it is.
+pub(crate) fn is_parquet(path: &Path) -> bool {
+    let mut begin = [0; 4];
+    regular::open(path).is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == *b"PAR1")
+}
 
 /// Options that choose the recording.
 #[derive(Debug, clap::Args)]
@@ -60,12 +67,13 @@ impl InputArgs {
             return bundled("--bundled");
         }
         match self.record()? {
-            Recorded::Enough(input) => Ok(*input),
-            Recorded::Nothing(why) => bundled(&format!("this machine cannot be recorded: {why}")),
+            Ok(input) => Ok(input),
+            Err(why) => bundled(&format!("this machine cannot be recorded: {why}")),
         }
     }
 
-    fn record(&self) -> anyhow::Result<Recorded> {
+    /// A recording of this machine, or why it cannot be recorded.
+    fn record(&self) -> anyhow::Result<Result<Input, String>> {
         if let Some(path) = &self.keep {
             may_write(path, false, "remove it")?;
         }
@@ -74,36 +82,28 @@ impl InputArgs {
         let shown = duration(self.record_for.get() as f64);
         privileges::record();
         eprintln!("no FILE given: recording this machine for {shown}");
-        let mut line = progress::Recording::new(Some(asked));
-        let recorded = dwell_capture::record_anything(asked, &stop, &mut line);
-        line.clear();
+        let recorded =
+            dwell_capture::record_anything(asked, &stop, &mut progress::Recording::new(Some(asked)));
         let (summary, bytes) = match recorded {
             Ok(recorded) => recorded,
-            Err(error) => return Ok(Recorded::Nothing(error.to_string())),
+            Err(error) => return Ok(Err(error.to_string())),
         };
         if let Some(path) = &self.keep {
             newfile::write_private(path, &bytes)?;
         }
         let episodes = summary.contents.episodes;
         if episodes < MIN_EPISODES {
-            let why = format!("it idled {episodes} times in {shown}, and {MIN_EPISODES} are needed");
-            return Ok(Recorded::Nothing(why));
+            return Ok(Err(format!("it idled {episodes} times in {shown}, and {MIN_EPISODES} are needed")));
         }
         let name = "this machine";
         let note = format!("{name}, recorded for {}", duration(summary.status.elapsed.as_nanos() as f64));
-        Ok(Recorded::Enough(Box::new(Input {
+        Ok(Ok(Input {
             reader: Reader::from_bytes(name, bytes)?,
             file: name.to_owned(),
             note: Some(note),
             is_bundled: false,
-        })))
+        }))
     }
-}
-
-/// The result of recording this machine.
-enum Recorded {
-    Enough(Box<Input>),
-    Nothing(String),
 }
 
 fn bundled(why: &str) -> anyhow::Result<Input> {

@@ -3,7 +3,7 @@
 use crate::quantity;
 use crate::settings::{self, VersionArgs};
 use crate::suggest;
-use anyhow::Context;
+use anyhow::ensure;
 pub(crate) use dwell_capture::record::left_out;
 use dwell_knobs::lines;
 use dwell_policy::param::Setting;
@@ -142,6 +142,7 @@ impl Model {
         let layers = whose.layers();
         args.versions.check(layers)?;
         let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
+        let asked = if layers[0] == Layer::Iothread { args.versions.qemu } else { args.versions.kernel };
         let needed = args.halt_cost.is_none() || args.wakeup_latency.is_none();
         let measured = if needed { Calibration::load_for(metadata)? } else { None };
         let of = |cost: fn(&HaltCosts) -> Option<Nanos>| {
@@ -172,12 +173,7 @@ impl Model {
         Ok(Model {
             whose,
             version,
-            version_asked: if layers[0] == Layer::Iothread {
-                args.versions.qemu
-            } else {
-                args.versions.kernel
-            }
-            .is_some(),
+            version_asked: asked.is_some(),
             halt_cost,
             halt_cost_origin,
             wakeup_latency,
@@ -324,9 +320,7 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
 
 pub(crate) fn open(path: &Path) -> anyhow::Result<Reader> {
     let reader = Reader::open(path)?;
-    (reader.episodes() > 0)
-        .then_some(())
-        .with_context(|| format!("cannot use recording {}: it has no episodes", path.display()))?;
+    ensure!(reader.episodes() > 0, "cannot use recording {}: it has no episodes", path.display());
     Ok(reader)
 }
 
@@ -400,7 +394,10 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
 
 /// Refuses advice on idle times that were not measured.
 pub(crate) fn refuse_least_lengths(metadata: &Metadata) -> anyhow::Result<()> {
-    let refused = "cannot advise: the recording has only lower bounds of idle times; trace QEMU with \
-                   `-msg timestamp=on` and import that log";
-    (!metadata.has_least_lengths()).then_some(()).context(refused)
+    ensure!(
+        !metadata.has_least_lengths(),
+        "cannot advise: the recording has only lower bounds of idle times; trace QEMU with `-msg timestamp=on` and import \
+         that log"
+    );
+    Ok(())
 }

@@ -108,10 +108,9 @@ fn is_own_directory(file: &Path) -> bool {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
-    let owned = |path: &Path, mode: u32| {
-        fs::metadata(path).is_ok_and(|there| there.uid() == geteuid().as_raw() && there.mode() & mode == mode)
-    };
-    owned(directory, 0o300)
+    let may_write = 0o300;
+    fs::metadata(directory)
+        .is_ok_and(|there| there.uid() == geteuid().as_raw() && there.mode() & may_write == may_write)
 }
 
 #[cfg(test)]

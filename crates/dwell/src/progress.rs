@@ -2,18 +2,18 @@
 
 use anyhow::Context;
 use dwell_capture::{Observer, Status};
-use dwell_cli::progress::style;
-pub(crate) use dwell_cli::progress::{Live, of_campaign};
+use dwell_cli::progress::{Live, of_campaign, style};
 use dwell_policy::Nanos;
 use dwell_recording::regular;
 use dwell_replay::{ReplayError, Replayed, Rule, Source};
+use dwell_stats::{Block, Campaign, Environment, Progress, Results, Trial};
 use dwell_trace::import::Input;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish};
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A bar over episodes.
@@ -55,12 +55,34 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<Input<'static>> {
         _ => format!("cannot open {name}"),
     })?;
     let total = file.metadata().map_or(0, |metadata| metadata.len());
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    bar.set_style(style("{msg} {wide_bar} {bytes} of {total_bytes}, {eta} left"));
-    bar.set_message("reading");
     // The bar is cleared when the reader, which holds it, is dropped at the end of the input.
-    let bar = bar.with_finish(ProgressFinish::AndClear);
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
+        .with_style(style("{msg} {wide_bar} {bytes} of {total_bytes}, {eta} left"))
+        .with_message("reading")
+        .with_finish(ProgressFinish::AndClear);
     Ok(Input::new(&name, bar.wrap_read(file))?)
+}
+
+/// The error of a block, as a campaign takes it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+struct BlockError(anyhow::Error);
+
+/// Runs a campaign, with a live line.
+pub(crate) fn campaign<S>(
+    campaign: &Campaign<S>,
+    environment: &mut dyn Environment,
+    stop: &AtomicBool,
+    mut block: impl FnMut(&Trial<'_, S>) -> anyhow::Result<Block>,
+) -> anyhow::Result<Results> {
+    let mut live = Live::default();
+    let mut show = |now: &Progress<'_>| {
+        if live.due() {
+            live.show(&of_campaign("", now));
+        }
+    };
+    let measured = campaign.run(environment, stop, &mut show, |trial| block(trial).map_err(BlockError))?;
+    Ok(measured.results())
 }
 
 /// Progress over recordings, which several threads work through.
@@ -95,13 +117,6 @@ impl Recordings {
             ));
         }
     }
-
-    /// Removes the live line.
-    pub(crate) fn clear(&self) {
-        if let Ok(live) = self.live.lock() {
-            live.clear();
-        }
-    }
 }
 
 /// The status of a recording.
@@ -115,17 +130,12 @@ pub(crate) struct Recording {
 
 impl Recording {
     pub(crate) fn new(duration: Option<Duration>) -> Recording {
-        Recording { live: Live::new(), duration, before: Status::default(), episodes: true }
+        Recording { live: Live::default(), duration, before: Status::default(), episodes: true }
     }
 
     /// The status of a recording of timers.
     pub(crate) fn of_timers(duration: Option<Duration>) -> Recording {
         Recording { episodes: false, ..Recording::new(duration) }
-    }
-
-    /// Removes the live line.
-    pub(crate) fn clear(&self) {
-        self.live.clear();
     }
 
     fn words(&self, now: &Status) -> String {

@@ -105,50 +105,38 @@ pub(crate) fn policy_help() -> String {
             measured idle times; it has no effect on a replay. NAME=VALUE is a parameter that `dwell params` lists."
 }
 
-/// One `name=value`, the value still as typed.
-#[derive(Clone, Debug)]
-struct Assignment<'a> {
-    name: &'a str,
-    value: &'a str,
-}
-
 /// Groups of `--set` as settings over `base`: a name that a group already has begins the next group, and so does the
 /// word `default`. One `--set` may have several pairs, separated by commas.
 pub(crate) fn groups<O: Copy + Into<Owner>>(
     asked: &[String],
     base: &[Setting<O>],
 ) -> anyhow::Result<Vec<Vec<Setting<O>>>> {
-    let mut groups: Vec<Vec<Assignment<'_>>> = vec![];
-    let mut open = false;
+    let mut groups: Vec<Vec<Setting<O>>> = vec![];
+    // Those that the last group has; none where it is complete.
+    let mut names: Option<Vec<String>> = None;
     for item in asked.iter().flat_map(|text| text.split(',')) {
         if item.trim() == "default" {
-            groups.push(vec![]);
-            open = false;
+            groups.push(base.to_vec());
+            names = None;
             continue;
         }
         let (name, value) = item
             .split_once('=')
             .with_context(|| format!("--set {item}: write NAME=VALUE, such as halt_poll_ns=160000"))?;
-        let next = Assignment { name: name.trim(), value: value.trim() };
-        let same = |a: &Assignment<'_>| a.name.replace('-', "_") == next.name.replace('-', "_");
-        match groups.last_mut() {
-            Some(group) if open && !group.iter().any(same) => group.push(next),
-            _ => groups.push(vec![next]),
+        let (name, value) = (name.trim(), value.trim());
+        let plain = name.replace('-', "_");
+        match &mut names {
+            Some(names) if !names.contains(&plain) => names.push(plain),
+            _ => {
+                groups.push(base.to_vec());
+                names = Some(vec![plain]);
+            }
         }
-        open = true;
+        if let Some(group) = groups.last_mut() {
+            set(group, name, value).map_err(|why| anyhow!("--set {name}={value}: {why}"))?;
+        }
     }
-    groups.into_iter().map(|group| assign(&group, base)).collect()
-}
-
-fn assign<O: Copy + Into<Owner>>(
-    group: &[Assignment<'_>],
-    base: &[Setting<O>],
-) -> anyhow::Result<Vec<Setting<O>>> {
-    let mut settings = base.to_vec();
-    for Assignment { name, value } in group {
-        set(&mut settings, name, value).map_err(|why| anyhow!("--set {name}={value}: {why}"))?;
-    }
-    Ok(settings)
+    Ok(groups)
 }
 
 /// Gives a parameter the value that was typed, in the setting that has it.
@@ -157,15 +145,16 @@ pub(crate) fn set<O: Copy + Into<Owner>>(
     name: &str,
     value: &str,
 ) -> Result<(), String> {
-    let owner = settings.iter_mut().find(|setting| param::index_of(setting.owner(), name).is_some());
-    let Some(setting) = owner else {
+    let found = settings.iter_mut().find_map(|setting| {
+        let owner = setting.owner();
+        Some((&param::table(owner)[param::index_of(owner, name)?], setting))
+    });
+    let Some((param, setting)) = found else {
         let known: Vec<&str> = settings.iter().flat_map(Setting::iter).map(|(param, _)| param.name).collect();
         return Err(format!("no such parameter here; known are {}", known.join(", ")));
     };
-    let index = param::index_of(setting.owner(), name);
-    let number = index.map(|index| param::table(setting.owner())[index].parse(value)).transpose();
-    let number = number.map_err(|why| why.to_string())?;
-    setting.set(name, number.unwrap_or(0)).map_err(|why| why.to_string())
+    let number = param.parse(value).map_err(|why| why.to_string())?;
+    setting.set(name, number).map_err(|why| why.to_string())
 }
 
 /// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording has

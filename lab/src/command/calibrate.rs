@@ -88,7 +88,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
 fn own(campaign: &CampaignArgs, machine: &dyn Machine, notes: &mut Vec<String>) -> anyhow::Result<HaltCosts> {
     let longest_poll = longest_poll(machine)
         .context("cannot measure halts of this system's own CPUs: its kernel was started with idle=poll, and they never halt")?;
-    let mut line = progress::Live::new();
+    let mut line = progress::Live::default();
     let show = |round| {
         if line.due() {
             line.show(&format!("calibrating, own CPUs: round {} of {OWN_ROUNDS}", round + 1));

@@ -147,7 +147,7 @@ impl Session {
     }
 
     fn of(stop: Arc<AtomicBool>, load: Load, aside: Option<Pinned>) -> anyhow::Result<Session> {
-        Ok(Session { load, stop, line: progress::Live::new(), what: String::new(), _aside: aside })
+        Ok(Session { load, stop, line: progress::Live::default(), what: String::new(), _aside: aside })
     }
 
     /// Of an experiment on all CPUs, whose programs this process starts, and that has to restore something at

@@ -1,6 +1,7 @@
 //! `dwell apply`
 
 use crate::failure::Outcome;
+use crate::input::is_parquet;
 use crate::output::{self, FormatArg};
 use crate::state::{StateArgs, wait};
 use anyhow::{Context, anyhow, bail};
@@ -12,7 +13,6 @@ use dwell_machine::Writable;
 use dwell_recording::regular;
 use dwell_report::{Column, Table};
 use serde::Serialize;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Apply a plan and journal the original values
@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 const LONGEST_PLAN: u64 = 1 << 20;
 
 pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
-    if is_recording(path) {
+    if is_parquet(path) {
         bail!(
             "cannot read the plan {0}: it is a recording; make a plan of it with `dwell tune {0} --plan plan.toml`",
             path.display()
@@ -93,12 +93,6 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
     let text = regular::read_text(path, LONGEST_PLAN)
         .with_context(|| format!("cannot read the plan {}", path.display()))?;
     Plan::from_toml(&text).with_context(|| path.display().to_string())
-}
-
-/// Whether a file begins as Parquet does.
-fn is_recording(path: &Path) -> bool {
-    let mut begin = [0; 4];
-    regular::open(path).is_ok_and(|mut file| file.read_exact(&mut begin).is_ok() && begin == *b"PAR1")
 }
 
 /// How a plan is carried out.

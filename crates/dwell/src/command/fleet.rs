@@ -19,7 +19,6 @@ use dwell_replay::{Versions, latency};
 use dwell_report::{duration, percent};
 use serde::Serialize;
 use show::{table_of, vms, words};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Choose the few settings that cost least over the recordings of many VMs
@@ -138,10 +137,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let question = Question::new(args.layer, version, args.halt_cost, args.grid)
         .with_latency(args.latency.wakeup_latency)
         .with_label(label);
-    let mut rows = replay(&args.folder, &question)?;
-    if let Some(table) = &table {
-        table.apply(&mut rows);
-    }
+    let rows = replay(&args.folder, &question, table.as_ref())?;
     let left_out: Vec<LeftOut<'_>> = rows
         .iter()
         .filter_map(|row| Some(LeftOut { recording: &row.recording, why: row.costs.as_ref().err()? }))
@@ -159,10 +155,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let unknown = rows.iter().filter(|row| lacks_latency(row)).count();
     if unknown > 0 {
         let question = question.clone().at_other_end();
-        let mut late = replay(&args.folder, &question)?;
-        if let Some(table) = &table {
-            table.apply(&mut late);
-        }
+        let late = replay(&args.folder, &question, table.as_ref())?;
         let late = rollout(&late, question.settings(), &numbers, &args.held_out).with_context(cannot)?;
         notes.push(other_end(&found, &late, unknown, rows.len()));
     }
@@ -200,8 +193,8 @@ impl Args {
     }
 }
 
-/// The costs of all recordings in a folder, with a bar.
-fn replay(folder: &Path, question: &Question) -> anyhow::Result<Vec<Row>> {
+/// The costs of all recordings in a folder, with a bar, and the classes of a table.
+fn replay(folder: &Path, question: &Question, classes: Option<&Classes>) -> anyhow::Result<Vec<Row>> {
     let found = recordings(folder).map_err(|(path, error)| {
         anyhow::Error::new(error).context(format!("cannot read the folder {}", path.display()))
     })?;
@@ -209,15 +202,16 @@ fn replay(folder: &Path, question: &Question) -> anyhow::Result<Vec<Row>> {
         bail!("cannot study {}: it has no recordings (*.parquet)", folder.display());
     }
     let bar = progress::recordings(found.len() as u64);
-    let rows = Row::of_files(folder, &found, question, &|| bar.done());
-    bar.clear();
+    let mut rows = Row::of_files(folder, &found, question, &|| bar.done());
+    if let Some(classes) = classes {
+        classes.apply(&mut rows);
+    }
     Ok(rows)
 }
 
 fn write_costs(path: &Path, question: &Question, rows: &[Row]) -> anyhow::Result<()> {
     let cannot = || format!("cannot write the costs to {}", path.display());
-    let mut file = dwell_fleet::write(NewFile::create(path)?, question, rows).with_context(cannot)?;
-    file.flush().with_context(cannot)?;
+    let file = dwell_fleet::write(NewFile::create(path)?, question, rows).with_context(cannot)?;
     Ok(file.keep()?)
 }
 

@@ -15,7 +15,7 @@ use dwell_knobs::qmp::{Limits, Monitor};
 use dwell_policy::iothread::Property;
 use dwell_report::{Column, Table};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// List, set and measure the I/O threads of a running QEMU
 ///
@@ -44,15 +44,19 @@ struct MonitorArgs {
 }
 
 impl MonitorArgs {
-    /// The socket, from the root on.
     fn socket(&self) -> anyhow::Result<String> {
-        let path = std::path::absolute(&self.qmp).with_context(|| format!("--qmp {}", self.qmp.display()))?;
-        Ok(path.to_str().context("--qmp: the path of the socket is no UTF-8")?.to_owned())
+        socket(&self.qmp)
     }
 
     fn connect(&self) -> anyhow::Result<Monitor> {
         Ok(Monitor::connect(&self.qmp, Limits::default())?)
     }
+}
+
+/// The path of a monitor's socket, from the root on.
+pub(crate) fn socket(qmp: &Path) -> anyhow::Result<String> {
+    let path = std::path::absolute(qmp).with_context(|| format!("--qmp {}", qmp.display()))?;
+    Ok(path.to_str().context("--qmp: the path of the socket is not UTF-8")?.to_owned())
 }
 
 #[derive(clap::Args)]

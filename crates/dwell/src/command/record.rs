@@ -218,16 +218,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     privileges::keep_those_for_recording(&output);
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
-    let mut line = progress::Recording::new(until.duration);
+    let record = |file: &Path| recorder.to_file(file, &until, &mut progress::Recording::new(until.duration));
     let summary = if sketched.sketch {
         let beside = Beside::of(&output);
-        let recorded = recorder.to_file(&beside.0, &until, &mut line);
-        recorded.map_err(anyhow::Error::from).and_then(|summary| sketch_of(&beside.0, &output, summary))
+        sketch_of(&beside.0, &output, record(&beside.0)?)?
     } else {
-        recorder.to_file(&output, &until, &mut line).map_err(anyhow::Error::from)
+        record(&output)?
     };
-    line.clear();
-    let summary = summary?;
     if summary.contents.episodes == 0 {
         bail!("cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
     }

@@ -15,7 +15,6 @@ use dwell_recording::{NewFile, Reader};
 use dwell_replay::Versions;
 use dwell_report::{Column, Table, count, duration};
 use serde::Serialize;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Make a sketch of recordings: what every setting of a grid costs, in kilobytes
@@ -119,8 +118,7 @@ pub(crate) fn of(reader: Reader, versions: &VersionArgs, late: Option<Nanos>) ->
 /// Writes it under its name once it is complete.
 pub(crate) fn write(sketch: &Sketch, path: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot write the sketch {}", path.display());
-    let mut file = sketch.write(NewFile::create(path)?).with_context(cannot)?;
-    file.flush().with_context(cannot)?;
+    let file = sketch.write(NewFile::create(path)?).with_context(cannot)?;
     Ok(file.keep()?)
 }
 

@@ -192,11 +192,6 @@ fn is_ours(machine: &dyn Writable, change: &Change) -> anyhow::Result<()> {
 const BEFORE: &str = "before";
 const AFTER: &str = "after";
 
-/// The error of a block, as a campaign needs it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:#}")]
-struct TurnError(anyhow::Error);
-
 fn measure(
     args: &Args,
     verified: &Verified<'_>,
@@ -220,25 +215,11 @@ fn measure(
         Ok(())
     };
     sides.record(&args.record, Duration::from_nanos(args.budget.get()), stop, &switch)?;
-    let mut live = progress::Live::new();
     // The change is measured under the load that is there: no block is repeated for it.
     let start = Instant::now();
-    let record = campaign.run(
-        &mut Ungated::new(|| start.elapsed()),
-        stop,
-        &mut |now| {
-            if live.due() {
-                live.show(&progress::of_campaign("", now));
-            }
-        },
-        |turn| {
-            let mut block = || {
-                switch(*turn.setting)?;
-                sides.block(verified.machine, *turn.setting, length, stop)
-            };
-            block().map_err(TurnError)
-        },
-    );
-    live.clear();
-    Ok((record?.results(), sides))
+    let results = progress::campaign(&campaign, &mut Ungated::new(|| start.elapsed()), stop, |turn| {
+        switch(*turn.setting)?;
+        sides.block(verified.machine, *turn.setting, length, stop)
+    })?;
+    Ok((results, sides))
 }

@@ -1,9 +1,10 @@
 //! The configuration, with the options over it.
 
 use super::Args;
+use crate::command::iothread::socket;
 use crate::model::{ModelArgs, Whose};
 use crate::output;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use dwell_control::daemon::config::{self, Config, Kept, Options};
 use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
@@ -34,8 +35,7 @@ pub(super) fn configuration(args: &Args) -> anyhow::Result<Config> {
         config.log = Kept::at(log)?;
     }
     for qmp in &args.qmp {
-        let path = std::path::absolute(qmp).with_context(|| format!("--qmp {}", qmp.display()))?;
-        let qmp = path.to_str().context("--qmp: the path of the socket is no UTF-8")?.to_owned();
+        let qmp = socket(qmp)?;
         config.qemus.retain(|qemu| qemu.qmp != qmp);
         config.qemus.push(config::Qemu { qmp });
     }

@@ -21,7 +21,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_report::measured::{self, Measured};
-use dwell_stats::{Arms, Campaign, CampaignOptions, Figure, Progress, Results, Unit};
+use dwell_stats::{Arms, Campaign, CampaignOptions, Figure, Results, Unit};
 use live::Live;
 use serde::Serialize;
 use show::report;
@@ -209,11 +209,6 @@ fn values_of(setting: &Setting) -> Vec<(String, i64)> {
     setting.iter().map(|(param, value)| (param.name.to_owned(), value)).collect()
 }
 
-/// The error of a trial, as a campaign takes it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:#}")]
-struct TurnError(anyhow::Error);
-
 fn measure(
     args: &Args,
     live: &mut Live,
@@ -246,16 +241,8 @@ fn measure(
     let mut load = Load::open()?;
     load.add_own(pid);
     let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
-    let mut line = progress::Live::new();
-    let mut show = |now: &Progress<'_>| {
-        if line.due() {
-            line.show(&progress::of_campaign("", now));
-        }
-    };
-    let record =
-        campaign.run(&mut load, stop, &mut show, |trial| live.turn(trial, settle, length).map_err(TurnError));
-    line.clear();
-    Ok((record?.results(), waits))
+    let results = progress::campaign(&campaign, &mut load, stop, |trial| live.turn(trial, settle, length))?;
+    Ok((results, waits))
 }
 
 fn record_waits(live: &mut Live, stop: &AtomicBool) -> anyhow::Result<Waits> {

@@ -1,17 +1,16 @@
 //! `dwell timer exits`
 
 use crate::failure::{Answer, Outcome};
+use crate::input::is_parquet;
 use crate::output::{self, Format, FormatArg};
 use crate::{model, progress};
 use anyhow::bail;
-use dwell_recording::regular;
 use dwell_recording::timer::{TimerPart, TimerReader};
 use dwell_report::{Cell, Column, Table, count, percent};
 use dwell_timer::exits::{self, TimerExits};
 use dwell_trace::exits::ExitTable;
 use serde::Serialize;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Print the table of VM exits that `perf kvm stat` would print
 ///
@@ -78,12 +77,6 @@ pub(super) fn run(args: Args) -> Outcome {
     }
     notes.iter().for_each(|note| output::note(note));
     Ok(Answer::Yes)
-}
-
-/// Whether a file begins as Parquet does. What cannot be read is reported where it is.
-fn is_parquet(path: &Path) -> bool {
-    let mut magic = [0; 4];
-    regular::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok()) && &magic == b"PAR1"
 }
 
 #[derive(Serialize)]

@@ -245,7 +245,13 @@ impl Posting {
 
     /// The upgrade as a table, if one was asked for.
     fn upgrade_table(&self) -> Option<Table> {
-        self.upgrade.as_ref().map(|upgrade| changes_table(&self.kernel, upgrade))
+        let upgrade = self.upgrade.as_ref()?;
+        let table = Table::of(&upgrade.changes)
+            .column(Column::text("what", "what"), |change| change.what)
+            .column(Column::text(&self.kernel, "before"), |change| change.before.as_str())
+            .column(Column::text(&upgrade.to, "after"), |change| change.after.as_str())
+            .column(Column::text("changes", "changes"), |change| if change.changes { "yes" } else { "no" });
+        Some(table.table())
     }
 }
 
@@ -257,13 +263,4 @@ fn kernels(row: &RuleRow) -> String {
 /// What the shortest way to delivery without an exit takes.
 fn needed(row: &RuleRow) -> &[Precondition] {
     row.missing_to_save_exit.first().map_or(&[], Vec::as_slice)
-}
-
-fn changes_table(kernel: &str, upgrade: &Upgrade) -> Table {
-    Table::of(&upgrade.changes)
-        .column(Column::text("what", "what"), |change| change.what)
-        .column(Column::text(kernel, "before"), |change| change.before.clone())
-        .column(Column::text(&upgrade.to, "after"), |change| change.after.clone())
-        .column(Column::text("changes", "changes"), |change| if change.changes { "yes" } else { "no" })
-        .table()
 }

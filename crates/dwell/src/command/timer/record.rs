@@ -52,10 +52,8 @@ pub(super) fn run(args: Args) -> Outcome {
     privileges::keep_those_for_recording(&output);
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
-    let mut line = progress::Recording::of_timers(until.duration);
-    let summary = recorder.to_file(&output, &until, &mut line);
-    line.clear();
-    let TimerSummary { status, contents, metadata } = summary?;
+    let TimerSummary { status, contents, metadata } =
+        recorder.to_file(&output, &until, &mut progress::Recording::of_timers(until.duration))?;
     let recorded = Recorded {
         output: output.display().to_string(),
         layer: metadata.layer.name(),

@@ -68,8 +68,7 @@ impl PlanArgs {
                 layer.name()
             );
         }
-        let socket = std::path::absolute(socket).with_context(|| format!("--qmp {}", socket.display()))?;
-        let socket = socket.to_str().context("--qmp: the path of the socket is not UTF-8")?.to_owned();
+        let socket = crate::command::iothread::socket(socket)?;
         Ok(Some(IothreadTarget { socket, id: id.clone(), domain: self.domain.clone() }))
     }
 

@@ -55,10 +55,8 @@ impl RecordArgs {
         for (side, file) in self.record.iter().flatten().enumerate() {
             before_each(side)?;
             let until = Until { duration: Some(duration), stop };
-            let mut line = progress::Recording::new(until.duration);
             let recorder = Recorder::open(target.clone(), Some(dwell_cli::command_line("dwell")))?;
-            let summary = recorder.to_file(file, &until, &mut line);
-            line.clear();
+            let summary = recorder.to_file(file, &until, &mut progress::Recording::new(until.duration));
             if summary?.contents.episodes == 0 {
                 bail!("cannot write {}: nothing idled in {} ms", file.display(), duration.as_millis());
             }
