@@ -1,7 +1,7 @@
 //! The rule to replay over a recording, its version and the halt cost: options that `replay` and `tune` share.
 
 use crate::quantity;
-use crate::settings::{self, VersionArgs};
+use crate::settings::VersionArgs;
 use crate::suggest;
 use anyhow::ensure;
 pub(crate) use dwell_capture::record::left_out;
@@ -14,7 +14,7 @@ use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::advice::Origin;
 use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
 use dwell_replay::causal::{self, Calibrated};
-use dwell_replay::check::layer_in_force;
+use dwell_replay::check::{layer_in_force, setting_of};
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Versions, WakeupLatency, latency};
 use std::path::Path;
@@ -130,7 +130,7 @@ pub(crate) const HALT_COST: Nanos = Nanos::from_micros(20);
 
 /// The halt cost that the idle driver dwell_idle had while recording.
 fn halt_cost_of_driver(metadata: &Metadata, version: Version) -> Option<Nanos> {
-    let cost = settings::recorded(Layer::Driver, version, metadata)?.get("halt_cost_ns")?;
+    let cost = setting_of(Layer::Driver, version, &metadata.settings)?.get("halt_cost_ns")?;
     u64::try_from(cost).ok().filter(|cost| *cost > 0).map(Nanos)
 }
 
@@ -230,7 +230,7 @@ impl Model {
         }
         let mut told = false;
         let settings = self.defaults().into_iter().map(|default| {
-            let recorded = settings::recorded(default.layer(), self.version, metadata);
+            let recorded = setting_of(default.layer(), self.version, &metadata.settings);
             told |= recorded.is_some();
             recorded.unwrap_or(default)
         });

@@ -6,7 +6,6 @@ use dwell_policy::arch::Arch;
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::{Build, Version};
 use dwell_policy::{Layer, Owner};
-use dwell_recording::Metadata;
 use dwell_replay::{Catalogue, Rule, Versions};
 
 /// Releases that decide the rules and their defaults.
@@ -155,16 +154,6 @@ pub(crate) fn set<O: Copy + Into<Owner>>(
     };
     let number = param.parse(value).map_err(|why| why.to_string())?;
     setting.set(name, number).map_err(|why| why.to_string())
-}
-
-/// The settings that were in force last in a recording, over the defaults of the version; `None` if the recording has
-/// none of this layer. Values that this version does not have are ignored.
-pub(crate) fn recorded<O: Copy + Into<Owner>, M>(
-    owner: O,
-    version: Version,
-    metadata: &Metadata<M>,
-) -> Option<Setting<O>> {
-    dwell_replay::check::setting_of(owner, version, &metadata.settings)
 }
 
 #[cfg(test)]

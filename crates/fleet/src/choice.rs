@@ -17,6 +17,7 @@
 //! is the bound that was proven.
 
 use rayon::prelude::*;
+use std::ops::AddAssign;
 
 /// Costs of units under every setting.
 #[derive(Clone, Debug, Default)]
@@ -54,13 +55,18 @@ impl Matrix {
         self.units().map(|costs| u128::from(costs[best(costs, chosen)])).sum()
     }
 
-    /// Sums over all units, by what one unit adds to them; the units are spread over all cores.
-    fn sum(&self, width: usize, add: impl Fn(&[u64], &mut [i128]) + Sync) -> Vec<i128> {
-        let zero = || vec![0; width];
-        let tasks = self.cells.par_chunks(self.settings.max(1) * UNITS_PER_TASK);
-        let sums = tasks.map(|units| {
+    /// Sums over all units, by what one unit, by its number and costs, adds to them; the units are spread over all cores.
+    fn sum<N>(&self, width: usize, add: impl Fn(usize, &[u64], &mut [N]) + Sync) -> Vec<N>
+    where
+        N: Copy + Default + AddAssign + Send,
+    {
+        let zero = || vec![N::default(); width];
+        let settings = self.settings.max(1);
+        let tasks = self.cells.par_chunks(settings * UNITS_PER_TASK).enumerate();
+        let sums = tasks.map(|(task, units)| {
             let mut sums = zero();
-            units.chunks_exact(self.settings.max(1)).for_each(|costs| add(costs, &mut sums));
+            let numbered = (task * UNITS_PER_TASK..).zip(units.chunks_exact(settings));
+            numbered.for_each(|(unit, costs)| add(unit, costs, &mut sums));
             sums
         });
         sums.reduce(zero, |mut all, more| {
@@ -95,16 +101,12 @@ pub fn choose(costs: &Matrix, number: usize) -> Chosen {
 }
 
 fn choose_within(costs: &Matrix, number: usize, work: u64) -> Chosen {
-    let settings = improved(costs, greedy(costs, number));
-    let total = costs.total(&settings);
-    let most_settings = settings.len();
-    let mut search = Search { costs, number, best: settings, total, work };
-    let least = if most_settings < 2 || most_settings < number {
-        // One setting was chosen among all, and where no addition saves anything each unit has its best.
-        total
-    } else {
-        search.prove()
-    };
+    let best = improved(costs, greedy(costs, number));
+    // One setting was chosen among all, and where no addition saves anything each unit has its best.
+    let is_best = best.len() < 2 || best.len() < number;
+    let total = costs.total(&best);
+    let mut search = Search { costs, number, best, total, work };
+    let least = if is_best { total } else { search.prove() };
     search.best.sort_unstable();
     Chosen { settings: search.best, total: search.total, least }
 }
@@ -197,16 +199,9 @@ impl Search<'_> {
         // What cannot be in a choice that is better: without the last of those taken, and with it.
         let last = bound.taken.last().map_or(0, |&place| bound.gains[place]);
         let could = |gain: u128| bound.least + last.saturating_sub(gain) < self.total;
-        let first = bound.taken.first().map(|&place| case.open[place]);
-        let open: Vec<usize> = case
-            .open
-            .iter()
-            .zip(&bound.gains)
-            .filter(|(_, gain)| could(**gain))
-            .map(|(setting, _)| *setting)
-            .collect();
-        let Some(setting) = first else { return vec![] };
-        let rest: Vec<usize> = open.into_iter().filter(|&open| open != setting).collect();
+        let Some(setting) = bound.taken.first().map(|&place| case.open[place]) else { return vec![] };
+        let open = case.open.iter().zip(&bound.gains).filter(|(_, gain)| could(**gain));
+        let rest: Vec<usize> = open.map(|(open, _)| *open).filter(|&open| open != setting).collect();
         let with = [&case.inside[..], &[setting]].concat();
         let (prices, least) = (case.prices, case.least);
         vec![
@@ -226,12 +221,8 @@ impl Search<'_> {
             if bound.least >= self.total {
                 return None;
             }
-            let chosen: Vec<usize> = case
-                .inside
-                .iter()
-                .copied()
-                .chain(bound.taken.iter().map(|&place| case.open[place]))
-                .collect();
+            let taken = bound.taken.iter().map(|&place| case.open[place]);
+            let chosen: Vec<usize> = case.inside.iter().copied().chain(taken).collect();
             self.try_choice(chosen.clone());
             if bound.least >= self.total {
                 return None;
@@ -257,25 +248,13 @@ impl Search<'_> {
 
     fn bound(&mut self, case: &Case, prices: &[u64]) -> Bound {
         let settings = [&case.inside[..], &case.open[..]].concat();
-        let looked = (self.costs.cells.len() / self.costs.settings.max(1) * settings.len()) as u64;
+        let looked = (self.costs.units().len() * settings.len()) as u64;
         self.work = self.work.saturating_sub(looked);
-        let tasks = self.costs.cells.par_chunks(self.costs.settings.max(1) * UNITS_PER_TASK);
-        let gains = tasks.zip(prices.par_chunks(UNITS_PER_TASK)).map(|(units, prices)| {
-            let mut gains = vec![0u128; settings.len()];
-            for (costs, &price) in units.chunks_exact(self.costs.settings.max(1)).zip(prices) {
-                for (gain, &setting) in gains.iter_mut().zip(&settings) {
-                    *gain += u128::from(price.saturating_sub(costs[setting]));
-                }
+        let mut inside = self.costs.sum(settings.len(), |unit, costs, gains: &mut [u128]| {
+            for (gain, &setting) in gains.iter_mut().zip(&settings) {
+                *gain += u128::from(prices[unit].saturating_sub(costs[setting]));
             }
-            gains
         });
-        let mut inside = gains.reduce(
-            || vec![0; settings.len()],
-            |mut all, more| {
-                all.iter_mut().zip(more).for_each(|(all, more)| *all += more);
-                all
-            },
-        );
         let gains = inside.split_off(case.inside.len());
         let mut taken: Vec<usize> = (0..gains.len()).collect();
         taken.sort_unstable_by_key(|&place| (std::cmp::Reverse(gains[place]), case.open[place]));
@@ -321,7 +300,7 @@ impl Search<'_> {
 
 /// The setting whose addition saves most, the first of equals; `None` if none saves anything.
 fn addition(costs: &Matrix, chosen: &[usize]) -> Option<usize> {
-    let saved = costs.sum(costs.settings, |costs, saved| {
+    let saved = costs.sum(costs.settings, |_, costs, saved: &mut [i128]| {
         // Of the first setting the least sum is wanted: every cost counts.
         let now = if chosen.is_empty() { u64::MAX } else { costs[best(costs, chosen)] };
         for (saved, &cost) in saved.iter_mut().zip(costs) {
@@ -341,7 +320,7 @@ fn exchange(costs: &Matrix, chosen: &[usize]) -> Option<(usize, usize)> {
     }
     // For each setting what it adds whichever goes, and then what it adds beyond that if that one goes.
     let width = places + 1;
-    let added = costs.sum(costs.settings * width, |costs, added| {
+    let added = costs.sum(costs.settings * width, |_, costs, added: &mut [i128]| {
         let mut order: Vec<usize> = (0..places).collect();
         order.sort_unstable_by_key(|&place| (costs[chosen[place]], chosen[place]));
         let nearest = order[0];

@@ -5,7 +5,7 @@ use crate::sketch::{Did, Input, Sketch, SketchError};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::{OpenError, ReadError, Reader};
+use dwell_recording::{OpenError, Reader};
 use dwell_replay::check::{self, self_check};
 use dwell_replay::{
     Batch, Counts, RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid,
@@ -112,9 +112,9 @@ pub enum Unusable {
     Sketch(#[from] SketchError),
 }
 
-impl From<ReadError> for Unusable {
-    fn from(error: ReadError) -> Unusable {
-        Unusable::Read(SourceError::from(error).into())
+impl From<SourceError> for Unusable {
+    fn from(error: SourceError) -> Unusable {
+        Unusable::Read(error.into())
     }
 }
 
@@ -193,9 +193,9 @@ impl Question {
         let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
         let today = check::setting_of(self.layer, self.version, &metadata.settings);
         let mut usable = Usable::new(reader, self.layer == Layer::Iothread, self.wakeup_latency)?;
-        let latency_known = usable.source.knows_latency().map_err(ReplayError::from)?;
+        let latency_known = usable.source.knows_latency()?;
         if self.at_other_end && !latency_known {
-            let upper = usable.source.upper_latency().map_err(ReplayError::from)?;
+            let upper = usable.source.upper_latency()?;
             usable.source = usable.source.at_latency(upper);
         }
         let present = today.unwrap_or_else(|| self.default_setting());

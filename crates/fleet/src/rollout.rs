@@ -200,6 +200,16 @@ pub fn rollout(
         chosen.push((A_CLASS.to_owned(), all));
     }
 
+    let given: Vec<(String, BTreeMap<String, usize>)> = chosen
+        .iter()
+        .map(|(choice, chosen)| {
+            let setting = |(name, vm): (&&str, &Vm<'_>)| {
+                ((*name).to_owned(), units.given(name, vm, chosen, &fitted, &known))
+            };
+            (choice.clone(), fitted.iter().chain(reported).map(setting).collect())
+        })
+        .collect();
+
     let classes: BTreeSet<&str> = reported.values().filter_map(|vm| vm.class).collect();
     let groups: Vec<Option<&str>> = std::iter::once(None).chain(classes.into_iter().map(Some)).collect();
     let mut of_vms: Vec<(String, BTreeMap<&str, Has>)> = vec![];
@@ -207,11 +217,8 @@ pub fn rollout(
         reported.iter().map(|(name, vm)| (*name, has(name, vm))).collect()
     };
     of_vms.push(("today".to_owned(), each(&|_, vm| Has::Cost(vm.today_ns))));
-    for (name, chosen) in &chosen {
-        of_vms.push((
-            name.clone(),
-            each(&|vm_name, vm| Has::Setting(units.given(vm_name, vm, chosen, &fitted, &known))),
-        ));
+    for (name, given) in &given {
+        of_vms.push((name.clone(), each(&|vm, _| Has::Setting(given[vm]))));
     }
     let all = all_of(settings);
     of_vms.push(("own best".to_owned(), each(&|_, vm| Has::Cost(vm.cost_ns[best(&vm.cost_ns, &all)]))));
@@ -245,12 +252,6 @@ pub fn rollout(
     let unknown = |(name, vm): &(&&str, &Vm<'_>)| {
         !fitted.contains_key(**name) && vm.class.is_none_or(|class| !units.classes.contains_key(class))
     };
-    let given = chosen.iter().map(|(choice, chosen)| {
-        let setting = |(name, vm): (&&str, &Vm<'_>)| {
-            ((*name).to_owned(), units.given(name, vm, chosen, &fitted, &known))
-        };
-        (choice.clone(), fitted.iter().chain(reported).map(setting).collect())
-    });
     Ok(Rollout {
         vms_chosen_on: fitted.len(),
         vms_reported_on: reported.len(),
@@ -259,7 +260,7 @@ pub fn rollout(
         new_vms: if several { reported.iter().filter(unknown).count() } else { 0 },
         chosen_on,
         choices,
-        given: given.collect(),
+        given,
         costs,
     })
 }

@@ -38,7 +38,7 @@ use dwell_recording::{
     Cells, FORMAT_KEY, Metadata, OpenError, Reader, SKETCH_FORMAT, TableReadError, TableReader,
 };
 use dwell_replay::bound::OptimumBound;
-use dwell_replay::{Bank, Counts, Rule, Source, Values, Versions, check, grid};
+use dwell_replay::{Bank, Counts, ReplayError, Rule, Source, Values, Versions, check, grid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -351,10 +351,9 @@ impl Sketch {
             })
             .map(Rule::Layer)
             .collect();
-        let mut bank =
-            Bank::new(&rules, usable.source.handlers()).map_err(dwell_replay::ReplayError::from)?;
+        let mut bank = Bank::new(&rules, usable.source.handlers()).map_err(ReplayError::from)?;
         let (mut all, mut found) = (OptimumBound::new(Nanos::ZERO), Histograms::default());
-        let visited = usable.source.visit(0..u64::MAX, &mut |batch| {
+        usable.source.visit(0..u64::MAX, &mut |batch| {
             bank.feed(batch);
             all.feed(batch);
             for run in batch.runs() {
@@ -363,8 +362,7 @@ impl Sketch {
                     found.push(run.idler, idle_ns, alone.map_or(u64::MAX, |alone| alone[at]));
                 }
             }
-        });
-        visited.map_err(dwell_replay::ReplayError::from)?;
+        })?;
         let all = all.counts();
         let (idlers, span_ns, resolution_ns) = (usable.idlers(), usable.span_ns, usable.resolution_ns);
         possible(all.idle_ns, idlers, span_ns, resolution_ns, all.episodes)?;
@@ -384,13 +382,10 @@ impl Sketch {
             of_rule.today.insert(text, (Did::of(&present)?, all.episodes));
             costs.insert(layer.name(), of_rule);
         }
-        let latency_known = usable.source.knows_latency().map_err(dwell_replay::ReplayError::from)?;
+        let latency_known = usable.source.knows_latency()?;
         let header = Header {
             layer: layer.name().to_owned(),
-            rules: costs
-                .iter()
-                .map(|(layer, rule)| ((*layer).to_owned(), rule.version.to_string()))
-                .collect(),
+            rules: releases(&costs),
             wakeup_latency_ns: wakeup_latency.map(Nanos::get),
             latency_unknown: u64::from(!latency_known),
             recordings: 1,
@@ -453,17 +448,6 @@ impl Sketch {
     /// Idle times that another task cut short.
     pub fn cut_short(&self) -> u64 {
         self.cut_short.values().map(|bin| bin.episodes).sum()
-    }
-
-    /// Idle times by the upper ends of their bins \[ns\], of those that no other task cut short.
-    pub fn lengths(&self) -> impl Iterator<Item = (u64, Bin)> {
-        self.lengths.iter().map(|(up_to, bin)| (*up_to, *bin))
-    }
-
-    /// How many idle times there are in each pair of bins: of the one before, and of this one, each by its
-    /// upper end \[ns\].
-    pub fn pairs(&self) -> impl Iterator<Item = ((u64, u64), u64)> {
-        self.pairs.iter().map(|(pair, episodes)| (*pair, *episodes))
     }
 
     /// The layers whose rules it has, with their releases and the number of their settings.
@@ -595,10 +579,7 @@ impl Sketch {
             let alike = |(key, text): &(&String, &String)| b.labels.get(*key) == Some(*text);
             let header = Header {
                 layer: a.layer.clone(),
-                rules: rules
-                    .iter()
-                    .map(|(layer, rule): (&&str, &RuleCosts)| ((*layer).to_owned(), rule.version.to_string()))
-                    .collect(),
+                rules: releases(&rules),
                 wakeup_latency_ns: a.wakeup_latency_ns,
                 latency_unknown: add(a.latency_unknown, b.latency_unknown)?,
                 recordings: add(a.recordings, b.recordings)?,
@@ -623,6 +604,11 @@ impl Sketch {
         };
         merged().ok_or_else(|| cannot("their sums have more than 64 bits"))
     }
+}
+
+/// The release of each rule, as the header has it.
+fn releases(rules: &BTreeMap<&'static str, RuleCosts>) -> BTreeMap<String, String> {
+    rules.iter().map(|(layer, rule)| ((*layer).to_owned(), rule.version.to_string())).collect()
 }
 
 /// `number` times `factor` over `divisor`, in parts so that it fits.
@@ -783,7 +769,6 @@ impl Sketch {
             let number = |at: usize| {
                 cells[at].number(row).ok_or_else(|| format!("row {row}: no `{}`", FIELDS[at].name))
             };
-            let bin_of = || Ok::<_, String>((number(6)?, Bin { episodes: number(7)?, sum_ns: number(8)? }));
             let new = match text(0)? {
                 part @ ("setting" | "today") => {
                     let rule = rules
@@ -796,13 +781,9 @@ impl Sketch {
                         _ => rule.today.insert(setting, (did, number(7)?)).is_none(),
                     }
                 }
-                "length" => {
-                    let (up_to, bin) = bin_of()?;
-                    lengths.insert(up_to, bin).is_none()
-                }
-                "cut_short" => {
-                    let (up_to, bin) = bin_of()?;
-                    cut_short.insert(up_to, bin).is_none()
+                part @ ("length" | "cut_short") => {
+                    let bins = if part == "length" { &mut lengths } else { &mut cut_short };
+                    bins.insert(number(6)?, Bin { episodes: number(7)?, sum_ns: number(8)? }).is_none()
                 }
                 "pair" => pairs.insert((number(5)?, number(6)?), number(7)?).is_none(),
                 other => return Err(format!("row {row}: `{}` is no part of a sketch", other.escape_debug())),
@@ -900,7 +881,7 @@ mod tests {
     fn a_sketch_written_and_read_is_the_same() {
         let sketch = sketch(3, 2_000);
         assert_eq!(again(&sketch), sketch);
-        assert!(sketch.cut_short() > 100 && sketch.pairs().count() > 50 && sketch.lengths().count() > 50);
+        assert!(sketch.cut_short() > 100 && sketch.pairs.len() > 50 && sketch.lengths.len() > 50);
         assert_eq!((sketch.recordings(), sketch.lost()), (1, (0, true)));
     }
 

@@ -8,6 +8,7 @@ use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Release};
 use dwell_policy::param::Setting;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
+use dwell_replay::check::setting_of;
 use dwell_report::count;
 use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::perf::PerfOptions;
@@ -80,7 +81,7 @@ impl Args {
             None => None,
             Some(text) => {
                 let version = settings::qemu(text).map_err(|why| anyhow!("--qemu {text}: {why}"))?;
-                let setting = settings::recorded(Layer::Iothread, version, metadata)
+                let setting = setting_of(Layer::Iothread, version, &metadata.settings)
                     .unwrap_or_else(|| Setting::defaults(Layer::Iothread, version));
                 Some((Release::new(version)?.revision(), Params::from(&setting)))
             }

@@ -1,13 +1,13 @@
 //! A second recording of the load, under another setting.
 
 use crate::model::{self, Model};
-use crate::settings;
 use anyhow::Context;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Segments;
 use dwell_replay::Values;
 use dwell_replay::causal;
+use dwell_replay::check::setting_of;
 use dwell_report::ratio;
 use serde::Serialize;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl OtherByWork {
 pub(super) fn read(path: &Path, layer: Layer, model: &Model) -> anyhow::Result<(Segments, Setting)> {
     let file = path.display();
     let reader = model::open(path)?;
-    let setting = settings::recorded(layer, model.version, reader.metadata())
+    let setting = setting_of(layer, model.version, &reader.metadata().settings)
         .with_context(|| format!("cannot use {file}: it does not have the setting in force"))?;
     let segments = reader.segments()?.with_context(|| {
         format!(
