@@ -1,5 +1,6 @@
 //! dwell: how long should an idle CPU or I/O thread poll before it halts?
 
+mod at_ends;
 mod by_work;
 mod changes;
 mod check;

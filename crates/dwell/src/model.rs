@@ -76,13 +76,9 @@ impl Whose {
     pub(crate) fn parse(text: &str) -> Result<Whose, String> {
         match text {
             "guest+host" => Ok(Whose::Stacked),
-            _ => match Layer::from_name(text) {
-                Some(layer) => Ok(Whose::One(layer)),
-                None => Err(
-                    "layers that can be replayed: host, guest, driver, iothread, guest+host; timers: `dwell timer`"
-                        .to_owned(),
-                ),
-            },
+            _ => Layer::from_name(text).map(Whose::One).ok_or_else(|| {
+                "layers that can be replayed: host, guest, driver, iothread, guest+host; timers: `dwell timer`".to_owned()
+            }),
         }
     }
 

@@ -7,12 +7,26 @@ use dwell_report::{count, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Options that select the machine.
+/// The files of a machine.
 #[derive(Debug, clap::Args)]
-pub(crate) struct StateArgs {
+pub(crate) struct SysrootArg {
     /// Use this directory as `/`, such as a copy of another machine's files
     #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
     sysroot: PathBuf,
+}
+
+impl SysrootArg {
+    pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
+        ensure!(self.sysroot.is_dir(), "--sysroot {}: no such directory", self.sysroot.display());
+        Ok(Sysroot::at(&self.sysroot))
+    }
+}
+
+/// Options that select the machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StateArgs {
+    #[command(flatten)]
+    sysroot: SysrootArg,
     /// Directory of the journal, below --sysroot
     #[arg(long, value_name = "DIR", default_value = STATE_DIRECTORY, value_parser = from_root)]
     pub(crate) state_dir: String,
@@ -26,13 +40,12 @@ fn from_root(path: &str) -> Result<String, String> {
 
 impl StateArgs {
     pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
-        ensure!(self.sysroot.is_dir(), "--sysroot {}: no such directory", self.sysroot.display());
-        Ok(Sysroot::at(&self.sysroot))
+        self.sysroot.machine()
     }
 
     /// Whether the files are those of the running kernel.
     pub(crate) fn is_this_machine(&self) -> bool {
-        self.sysroot == Path::new("/")
+        self.sysroot.sysroot == Path::new("/")
     }
 }
 

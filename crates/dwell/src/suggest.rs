@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 #[derive(Clone)]
 pub(crate) struct Suggest<T> {
     parse: fn(&str) -> Result<T, String>,
-    values: fn() -> Vec<String>,
+    values: fn() -> Vec<&'static str>,
 }
 
 impl<T: Clone + Send + Sync + 'static> TypedValueParser for Suggest<T> {
@@ -27,34 +27,34 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Suggest<T> {
 
 /// With the layers whose rules can be replayed.
 pub(crate) fn replayed_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    let values = || ["host", "guest", "driver", "iothread", "guest+host"].map(str::to_owned).into();
+    let values = || vec!["host", "guest", "driver", "iothread", "guest+host"];
     Suggest { parse, values }
 }
 
 /// With whose parameters there are.
 pub(crate) fn owners<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    Suggest { parse, values: || Owner::ALL.map(|owner| owner.name().to_owned()).into() }
+    Suggest { parse, values: || Owner::ALL.map(Owner::name).into() }
 }
 
 /// With the layers whose idling is recorded.
 pub(crate) fn idling_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    Suggest { parse, values: || ["host", "guest", "iothread"].map(str::to_owned).into() }
+    Suggest { parse, values: || vec!["host", "guest", "iothread"] }
 }
 
 /// With the long-term kernels and the newest one.
 pub(crate) fn kernels<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    let values = || ["5.4", "5.10", "5.15", "6.1", "6.6", "6.12", "6.18", "7.3"].map(str::to_owned).into();
+    let values = || vec!["5.4", "5.10", "5.15", "6.1", "6.6", "6.12", "6.18", "7.3"];
     Suggest { parse, values }
 }
 
 /// With a release of each generation of QEMU's rule that distributions carry.
 pub(crate) fn qemus<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    Suggest { parse, values: || ["7.2", "8.2", "9.2", "10.0", "11.1"].map(str::to_owned).into() }
+    Suggest { parse, values: || vec!["7.2", "8.2", "9.2", "10.0", "11.1"] }
 }
 
 /// With the policies of the catalogue, which may have parameters.
 pub(crate) fn policies<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
-    let values = || Catalogue::default().entries().map(|entry| entry.name.to_owned()).collect();
+    let values = || Catalogue::default().entries().map(|entry| entry.name).collect();
     Suggest { parse, values }
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_is_suggested_is_accepted() {
-        let all = |values: fn() -> Vec<String>, accepts: &dyn Fn(&str) -> bool| {
+        let all = |values: fn() -> Vec<&'static str>, accepts: &dyn Fn(&str) -> bool| {
             assert!(!values().is_empty() && values().iter().all(|value| accepts(value)), "{:?}", values());
         };
         all(replayed_layers(Whose::parse).values, &|value| Whose::parse(value).is_ok());

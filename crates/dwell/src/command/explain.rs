@@ -5,18 +5,18 @@ mod words;
 use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
 use crate::settings;
-use anyhow::{anyhow, bail, ensure};
+use crate::state::SysrootArg;
+use anyhow::{anyhow, bail};
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
 use dwell_knobs::typed;
-use dwell_machine::{Machine, Sysroot, kernel, parameter};
+use dwell_machine::{Machine, kernel, parameter};
 use dwell_policy::arch::Arch;
 use dwell_policy::param::{Param, Setting, known_version};
 use dwell_policy::version::{NEWEST_QEMU, Version};
 use dwell_policy::{Layer, Nanos, Owner};
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Explain what a value does, what reads it, and which values do the same
 ///
@@ -52,9 +52,8 @@ pub(crate) struct Args {
     /// QEMU release whose rules to use for I/O threads, 2.9 to 11.1
     #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::qemus(settings::qemu), default_value_t = NEWEST_QEMU)]
     qemu: Version,
-    /// Use this directory as `/`, such as a copy of another machine's files
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
-    sysroot: PathBuf,
+    #[command(flatten)]
+    sysroot: SysrootArg,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -95,8 +94,7 @@ struct Group {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
-    let machine = Sysroot::at(&args.sysroot);
+    let machine = args.sysroot.machine()?;
     let base = Base::of(&args, &machine)?;
     let typed = typed::plain(&args.knobs)?;
     let (capability, knobs): (Vec<&String>, Vec<&String>) =

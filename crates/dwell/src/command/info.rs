@@ -10,7 +10,7 @@ use dwell_recording::accounting::{LONGEST_POLL_END_NS, are_many};
 use dwell_recording::summary::{IdlerSummary, Stats, Summary};
 use dwell_recording::timer::{Fire, TimerContents, TimerReader};
 use dwell_recording::{Metadata, OpenError, Reader};
-use dwell_report::{Cell, Column, Table, count, duration, histogram};
+use dwell_report::{Cell, Column, Table, count, duration, histogram, number_of};
 use facts::{facts, head, label};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -120,34 +120,23 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     let preempted = (summary.preempted_polls > 0).then(|| {
         format!(
             "in {} others had the CPU, for {} in all: these ended more than {} after their windows",
-            if summary.preempted_polls == 1 {
-                "1 poll".to_owned()
-            } else {
-                format!("{} polls", count(summary.preempted_polls.into()))
-            },
+            number_of(summary.preempted_polls.into(), "poll"),
             duration(summary.lost_in_polls_ns as f64),
             duration(LONGEST_POLL_END_NS as f64),
         )
     });
     let notes = notes.chain(preempted).map(|note| ("note:", note));
     let start_early = |number: u64, than: &str| {
-        let episodes = format!("{} start", model::episodes(number));
-        (number > 0).then(|| {
-            (
-                "warning:",
-                format!(
-                    "{} before the previous one{than}",
-                    if number == 1 { episodes + "s" } else { episodes }
-                ),
-            )
-        })
+        let start = if number == 1 { "starts" } else { "start" };
+        let what = format!("{} {start} before the previous one{than}", model::episodes(number));
+        (number > 0).then_some(("warning:", what))
     };
     let polls = summary.polls_that_went_on;
     let went_on = are_many(polls, summary.all.episodes).then(|| {
         let what = format!(
             "{} end more than {} after {}: at an interrupt that woke no task, after which the poll went on; record again, \
              or import again, with this release",
-            if polls == 1 { "1 successful poll".to_owned() } else { format!("{} successful polls", count(polls.into())) },
+            number_of(polls.into(), "successful poll"),
             duration(LONGEST_POLL_END_NS as f64),
             if polls == 1 { "its event" } else { "their events" },
         );

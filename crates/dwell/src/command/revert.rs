@@ -101,13 +101,13 @@ fn which(args: &Args, journal: &Journal<'_>) -> anyhow::Result<Vec<Id>> {
 }
 
 fn rows(done: &[Reverted]) -> Vec<Row<'_>> {
-    let row = |reverted: &Reverted| {
-        let change = reverted.id;
-        move |(place, original, outcome)| Row { change, place, original, outcome }
-    };
-    done.iter()
-        .flat_map(|reverted| reverted.places.iter().map(|(p, o, w)| (p, o, w)).map(row(reverted)))
-        .collect()
+    let mut rows = vec![];
+    for Reverted { id, places, .. } in done {
+        for (place, original, outcome) in places {
+            rows.push(Row { change: *id, place, original, outcome });
+        }
+    }
+    rows
 }
 
 /// The values that were not restored, as one line.

@@ -8,8 +8,8 @@ use crate::model::{self, LatencyArg};
 use crate::output::{self, FormatArg};
 use crate::{progress, quantity, settings};
 use anyhow::{Context, bail};
+use dwell_policy::Nanos;
 use dwell_policy::version::{NEWEST_KERNEL, Version};
-use dwell_policy::{Layer, Nanos};
 use dwell_recording::IdleIncludes;
 use dwell_replay::check::SelfCheck;
 use dwell_replay::study::{FITTED, Priced, Subject, Summary, study};
@@ -79,6 +79,15 @@ struct AtPrice {
 
 #[derive(Serialize)]
 struct RecordingJson {
+    #[serde(flatten)]
+    about: About,
+    optimum_cost_ns: u128,
+    cost_over_optimum: BTreeMap<&'static str, Option<f64>>,
+}
+
+/// A recording without its costs.
+#[derive(Clone, Serialize)]
+struct About {
     recording: String,
     layer: &'static str,
     /// Whether the leader's parameters were chosen on it.
@@ -88,8 +97,6 @@ struct RecordingJson {
     latency_known: bool,
     episodes: u64,
     self_check: SelfCheck,
-    optimum_cost_ns: u128,
-    cost_over_optimum: BTreeMap<&'static str, Option<f64>>,
 }
 
 #[derive(Serialize)]
@@ -107,13 +114,8 @@ struct SummaryJson {
 
 /// A recording with its figures.
 struct Found {
+    about: About,
     has_time: bool,
-    name: String,
-    layer: Layer,
-    fitted: bool,
-    idle_includes: IdleIncludes,
-    episodes: u64,
-    self_check: SelfCheck,
     priced: Vec<Priced>,
     /// At the other end of what the wakeup latency may be, where it is not known.
     late: Option<Vec<Priced>>,
@@ -172,7 +174,7 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
     let reader = model::open(path)?;
     model::refuse_least_lengths(reader.metadata())?;
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let (layer, idle_includes) = (reader.metadata().layer, reader.metadata().idle_includes);
+    let (layer, idle_includes) = (reader.metadata().layer.name(), reader.metadata().idle_includes);
     let has_time = reader.time_recorded().is_some();
     let source = RecordingSource::new(reader, false).with_latency(args.latency.wakeup_latency, None);
     let (source, self_check) = check::check(source)?;
@@ -186,22 +188,20 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
         true => None,
         false => Some(priced(&source.at_latency(source.upper_latency()?))?),
     };
-    let fitted = FITTED.contains(&name.as_str());
-    Ok(Found {
-        has_time,
-        name,
+    let about = About {
+        fitted: FITTED.contains(&name.as_str()),
+        recording: name,
         layer,
-        fitted,
         idle_includes,
+        latency_known: late.is_none(),
         episodes: source.episodes(),
         self_check,
-        priced: priced(&source)?,
-        late,
-    })
+    };
+    Ok(Found { about, has_time, priced: priced(&source)?, late })
 }
 
 fn split(found: &[Found]) -> String {
-    let fitted = found.iter().filter(|one| one.fitted).count();
+    let fitted = found.iter().filter(|one| one.about.fitted).count();
     format!(
         "*: the parameters of leader were chosen on these, {fitted} of the {} recordings: every other bundled recording, \
          in the order of their names",
@@ -211,7 +211,7 @@ fn split(found: &[Found]) -> String {
 
 fn notes(found: &[Found]) -> Vec<String> {
     let mut notes = vec![];
-    let late = found.iter().filter(|one| one.idle_includes == IdleIncludes::Wake).count();
+    let late = found.iter().filter(|one| one.about.idle_includes == IdleIncludes::Wake).count();
     if late > 0 {
         notes.push(format!(
             "idle times of recordings with † ({late}) include the wakeup latency of the recorded halts; --wakeup-latency \
@@ -229,9 +229,14 @@ fn notes(found: &[Found]) -> Vec<String> {
         ));
     }
     let names = |wanted: &dyn Fn(&Found) -> bool| {
-        found.iter().filter(|one| wanted(one)).map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
+        found
+            .iter()
+            .filter(|one| wanted(one))
+            .map(|one| one.about.recording.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
     };
-    let few = names(&|one| one.episodes < MIN_EPISODES);
+    let few = names(&|one| one.about.episodes < MIN_EPISODES);
     if !few.is_empty() {
         notes.push(format!(
             "recordings with fewer than {MIN_EPISODES} episodes, too few to compare policies: {few}"
@@ -243,7 +248,9 @@ fn notes(found: &[Found]) -> Vec<String> {
             "recordings that do not contain the time recorded, replayed from the first episode to the last: {timeless}"
         ));
     }
-    let compared = |one: &Found| check::note(&one.self_check).map(|note| format!("{}: {note}", one.name));
+    let compared = |one: &Found| {
+        check::note(&one.about.self_check).map(|note| format!("{}: {note}", one.about.recording))
+    };
     notes.extend(found.iter().filter_map(compared));
     notes
 }
@@ -251,13 +258,7 @@ fn notes(found: &[Found]) -> Vec<String> {
 fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
     let ratio = |one: &Found, subject: Subject| one.priced[place].ratio(subject);
     let recording = |one: &Found| RecordingJson {
-        recording: one.name.clone(),
-        layer: one.layer.name(),
-        fitted: one.fitted,
-        idle_includes: one.idle_includes,
-        latency_known: one.late.is_none(),
-        episodes: one.episodes,
-        self_check: one.self_check.clone(),
+        about: one.about.clone(),
         optimum_cost_ns: one.priced[place].optimum_ns,
         cost_over_optimum: Subject::all()
             .into_iter()
@@ -276,11 +277,13 @@ fn at_price(found: &[Found], place: usize, price: Nanos) -> AtPrice {
             policy: subject.name(),
             in_hindsight: subject.in_hindsight(),
             geometric_mean: mean(all),
-            geometric_mean_fitted: mean(of(&|one| one.fitted)),
-            geometric_mean_others: mean(of(&|one| !one.fitted)),
+            geometric_mean_fitted: mean(of(&|one| one.about.fitted)),
+            geometric_mean_others: mean(of(&|one| !one.about.fitted)),
             geometric_mean_late: mean(Summary::of(found.iter().filter_map(late))),
             worst: all.map(|all| all.worst),
-            worst_recording: all.and_then(|_| found.iter().find(is_worst)).map(|one| one.name.clone()),
+            worst_recording: all
+                .and_then(|_| found.iter().find(is_worst))
+                .map(|one| one.about.recording.clone()),
         }
     };
     AtPrice {

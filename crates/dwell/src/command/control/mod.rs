@@ -148,19 +148,13 @@ impl From<Mode> for config::Mode {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Control again the layers that were given up
-    Resume(AskArgs),
+    Resume(StateArgs),
     /// End the running controller and restore the originals
     ///
     /// Waits until it has ended, and fails if originals are not in force then. If no controller runs, restores the originals
     /// of one that was killed, or that has left its setting; does nothing where nothing is left. With `on_exit = "keep"` the
     /// setting stays when a running controller ends, and is restored if no controller runs.
     Stop(StopArgs),
-}
-
-#[derive(clap::Args)]
-struct AskArgs {
-    #[command(flatten)]
-    state: StateArgs,
 }
 
 #[derive(clap::Args)]
@@ -175,7 +169,7 @@ struct StopArgs {
 pub(crate) fn run(args: Args) -> Outcome {
     if let Some(command) = args.ask {
         return match command {
-            Command::Resume(args) => resume(&args),
+            Command::Resume(state) => resume(&state),
             Command::Stop(args) => stop(&args),
         };
     }
@@ -226,8 +220,8 @@ fn line(text: &str) {
     let _ = output::text(&format!("{text}\n"));
 }
 
-fn resume(args: &AskArgs) -> Outcome {
-    let directory = daemon::directory(&args.state.machine()?, &args.state.state_dir);
+fn resume(state: &StateArgs) -> Outcome {
+    let directory = daemon::directory(&state.machine()?, &state.state_dir);
     output::json(&socket::ask(&directory, Ask::Resume)?)?;
     Ok(Answer::Yes)
 }

@@ -1,7 +1,8 @@
 //! Predicts a setting from a recording of the same thread under the same load without polling.
 
+use crate::at_ends::AtEnds;
 use anyhow::Context;
-use dwell_capture::{Observer, Recorder, Target, Until};
+use dwell_capture::{Recorder, Target, Until};
 use dwell_machine::threads::Thread;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
@@ -34,13 +35,14 @@ impl Waits {
         thread: Thread,
         length: Duration,
         stop: &AtomicBool,
-        requests: impl FnMut() -> anyhow::Result<u64>,
+        mut requests: impl FnMut() -> anyhow::Result<u64>,
     ) -> anyhow::Result<Waits> {
         let pid = i32::try_from(thread.tid()).context("not a thread ID")?;
         let recorder = Recorder::open(Target::Thread { pid: Some(pid), comm: vec![], causes: false }, None)?;
-        let mut served = Served { thread, requests, ends: vec![] };
+        let mut served = AtEnds::new(|| Ok([requests()?, super::usage(thread)?.switches.voluntary]));
         let (summary, bytes) = recorder.to_memory(&Until { duration: Some(length), stop }, &mut served)?;
-        let [requests, sleeps] = served.between()?;
+        let [begin, end] = served.both()?.context("the recorder did not begin")?;
+        let [requests, sleeps] = [0, 1].map(|which| end[which].saturating_sub(begin[which]));
         anyhow::ensure!(summary.status.lost == 0, "{} events were lost while recording", summary.status.lost);
         anyhow::ensure!(summary.contents.episodes > 0, "the thread did not wait in {length:?}");
         anyhow::ensure!(requests > 0, "no request was served in {length:?}");
@@ -90,37 +92,6 @@ fn longest_ready(mut lengths_ns: Vec<u64>, sleeps: u64) -> u64 {
     lengths_ns.sort_unstable();
     let ready = lengths_ns.len().saturating_sub(usize::try_from(sleeps).unwrap_or(usize::MAX));
     ready.checked_sub(1).map_or(0, |last| lengths_ns[last])
-}
-
-/// Reads how many requests were served and how often the thread slept, at the beginning and at the end of a recording.
-struct Served<F> {
-    thread: Thread,
-    requests: F,
-    ends: Vec<anyhow::Result<[u64; 2]>>,
-}
-
-impl<F: FnMut() -> anyhow::Result<u64>> Served<F> {
-    fn read(&mut self) {
-        let requests = (self.requests)();
-        let sleeps = super::usage(self.thread).map(|usage| usage.switches.voluntary);
-        self.ends.push(requests.and_then(|requests| Ok([requests, sleeps?])));
-    }
-
-    fn between(self) -> anyhow::Result<[u64; 2]> {
-        let ends: Vec<[u64; 2]> = self.ends.into_iter().collect::<anyhow::Result<_>>()?;
-        let [begin, end] = ends.as_slice() else { anyhow::bail!("the recorder did not begin") };
-        Ok([0, 1].map(|which| end[which].saturating_sub(begin[which])))
-    }
-}
-
-impl<F: FnMut() -> anyhow::Result<u64>> Observer for Served<F> {
-    fn begins(&mut self) {
-        self.read();
-    }
-
-    fn ends(&mut self) {
-        self.read();
-    }
 }
 
 #[cfg(test)]

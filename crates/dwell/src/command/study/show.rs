@@ -24,11 +24,11 @@ fn table(at: &AtPrice) -> Table {
     let head = [Column::text("recording", "recording"), Column::number("episodes", "episodes").rank(9)];
     let mut table = Table::new(head.into_iter().chain(policies));
     for one in &at.recordings {
-        let late = if one.idle_includes == IdleIncludes::Wake { "†" } else { "" };
+        let late = if one.about.idle_includes == IdleIncludes::Wake { "†" } else { "" };
         // No blank: a name and its marks stay on one line.
-        let name = format!("{}{}{late}", one.recording, if one.fitted { "*" } else { "" });
+        let name = format!("{}{}{late}", one.about.recording, if one.about.fitted { "*" } else { "" });
         let ratios = subjects.iter().map(|subject| Cell::ratio(one.cost_over_optimum[subject.name()]));
-        let first = [Cell::Text(name), Cell::Count(one.episodes.into())];
+        let first = [Cell::Text(name), Cell::Count(one.about.episodes.into())];
         table.push(first.into_iter().chain(ratios));
     }
     let mut row = |name: &str, value: &dyn Fn(&SummaryJson) -> Cell| {
@@ -39,11 +39,11 @@ fn table(at: &AtPrice) -> Table {
     // Means differ in their fourth digit.
     let fine = |mean: Option<f64>| mean.map_or(Cell::Missing, |mean| Cell::Text(format!("{mean:.4}")));
     row("geometric mean", &|of| fine(of.geometric_mean));
-    if at.recordings.iter().any(|one| !one.latency_known) {
+    if at.recordings.iter().any(|one| !one.about.latency_known) {
         let name = format!("  with {} of latency or what there is", duration(latency::UPPER.get() as f64));
         row(&name, &|of| fine(of.geometric_mean_late));
     }
-    if at.recordings.iter().any(|one| one.fitted) {
+    if at.recordings.iter().any(|one| one.about.fitted) {
         row("  of those with *", &|of| fine(of.geometric_mean_fitted));
         row("  of the others", &|of| fine(of.geometric_mean_others));
     }
@@ -58,10 +58,10 @@ pub(super) fn long(studied: &Studied) -> Table {
         recordings.flat_map(|(at, one)| Subject::all().into_iter().map(move |subject| (at, one, subject)));
     Table::of(rows)
         .column(Column::number("halt cost", "halt_cost_ns"), |(at, ..)| at.halt_cost_ns)
-        .column(Column::text("recording", "recording"), |(_, one, _)| one.recording.as_str())
-        .column(Column::text("layer", "layer"), |(_, one, _)| one.layer)
-        .column(Column::text("fitted", "fitted"), |(_, one, _)| one.fitted.to_string())
-        .column(Column::number("episodes", "episodes"), |(_, one, _)| one.episodes)
+        .column(Column::text("recording", "recording"), |(_, one, _)| one.about.recording.as_str())
+        .column(Column::text("layer", "layer"), |(_, one, _)| one.about.layer)
+        .column(Column::text("fitted", "fitted"), |(_, one, _)| one.about.fitted.to_string())
+        .column(Column::number("episodes", "episodes"), |(_, one, _)| one.about.episodes)
         .column(Column::text("policy", "policy"), |(.., subject)| subject.name())
         .column(Column::number("/optimum", "cost_over_optimum"), |(_, one, subject)| {
             Cell::ratio(one.cost_over_optimum[subject.name()])
@@ -70,7 +70,7 @@ pub(super) fn long(studied: &Studied) -> Table {
 }
 
 pub(super) fn words(studied: &Studied) -> String {
-    let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.episodes).sum();
+    let episodes: u64 = studied.prices[0].recordings.iter().map(|one| one.about.episodes).sum();
     let head = format!(
         "{}: {} of {}, rules of Linux {}; cost / optimum",
         studied.folder,
@@ -78,7 +78,7 @@ pub(super) fn words(studied: &Studied) -> String {
         dwell_report::number_of(studied.prices[0].recordings.len() as u128, "recording"),
         studied.kernel,
     );
-    let any_fitted = studied.prices[0].recordings.iter().any(|one| one.fitted);
+    let any_fitted = studied.prices[0].recordings.iter().any(|one| one.about.fitted);
     let split = if any_fitted { output::wrapped(&studied.split) } else { String::new() };
     let mut text = output::wrapped(&head) + &split;
     for at in &studied.prices {

@@ -4,9 +4,10 @@ use super::vm::VmArgs;
 use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
 use crate::settings;
-use anyhow::{anyhow, bail, ensure};
+use crate::state::SysrootArg;
+use anyhow::{anyhow, bail};
 use dwell_knobs::explain::Effect;
-use dwell_machine::{Machine, Sysroot, kernel};
+use dwell_machine::{Machine, kernel};
 use dwell_policy::timer::Revision;
 use dwell_policy::version::Version;
 use dwell_policy::{Owner, param};
@@ -15,7 +16,6 @@ use dwell_timer::describe::{Described, describe};
 use dwell_timer::posting::{self, Precondition, RuleRow};
 use dwell_timer::upgrade::{self, Change};
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Explain whether a VM's timers may be posted, what carries them, what is missing
 ///
@@ -37,16 +37,14 @@ pub(crate) struct Args {
     pi_inject_timer: Option<i32>,
     #[command(flatten)]
     vm: VmArgs,
-    /// Use this directory as `/`, such as a copy of another machine's files
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
-    sysroot: PathBuf,
+    #[command(flatten)]
+    sysroot: SysrootArg,
     #[command(flatten)]
     format: FormatArg,
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    ensure!(args.sysroot.is_dir(), "--sysroot {}: no such directory", args.sysroot.display());
-    let machine = Sysroot::at(&args.sysroot);
+    let machine = args.sysroot.machine()?;
     let kernel = args.kernel.map_or_else(|| here(&machine), Ok)?;
     let posting = posting(&args.vm, args.pi_inject_timer, kernel, &machine)?;
     output::result(

@@ -1,11 +1,12 @@
 //! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread, and the work done meanwhile.
 
 use super::record::{RecordArgs, target};
-use super::work::{Counters, Reading as Counted, WorkArgs};
+use super::work::{Counters, WorkArgs};
+use crate::at_ends::AtEnds;
 use crate::command::iothread::kernel_thread;
 use crate::command::iothread::turn::{Reading, Turn};
 use anyhow::Context;
-use dwell_capture::{Observer, Recorder, Target, Until};
+use dwell_capture::{Recorder, Target, Until};
 use dwell_knobs::change::Side;
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
@@ -140,9 +141,9 @@ impl Sides {
         stop: &AtomicBool,
     ) -> anyhow::Result<(Block, bool)> {
         let until = Until { duration: Some(length), stop };
-        let mut watch = Watch { counters: &self.counters, begin: None, end: None };
+        let mut watch = AtEnds::new(|| self.counters.read());
         let (summary, bytes) = Recorder::open(target, None)?.to_memory(&until, &mut watch)?;
-        let rates = watch.rates()?;
+        let rates = watch.both()?.map(|[begin, end]| end.rates_since(&begin).collect()).unwrap_or_default();
         self.lost += summary.status.lost;
         let longest_ns = self.longest_window_ns[usize::from(side == Side::After)];
         let (account, stale_ns) = account(&Reader::from_bytes("block", bytes)?, longest_ns)?;
@@ -253,31 +254,6 @@ fn longest_window(change: &Change, side: Side) -> Option<u64> {
 fn with_source(target: Target) -> anyhow::Result<Target> {
     let recorder = Recorder::open(target, None).context("cannot verify the change; no value was switched")?;
     Ok(recorder.target().clone())
-}
-
-/// Reads the counters of work where a recording begins and where it ends.
-struct Watch<'a> {
-    counters: &'a Counters,
-    begin: Option<anyhow::Result<Counted>>,
-    end: Option<anyhow::Result<Counted>>,
-}
-
-impl Observer for Watch<'_> {
-    fn begins(&mut self) {
-        self.begin = Some(self.counters.read());
-    }
-
-    fn ends(&mut self) {
-        self.end = Some(self.counters.read());
-    }
-}
-
-impl Watch<'_> {
-    fn rates(self) -> anyhow::Result<Vec<(Unit, f64)>> {
-        let (Some(begin), Some(end)) = (self.begin, self.end) else { return Ok(vec![]) };
-        let (begin, end) = (begin?, end?);
-        Ok(end.rates_since(&begin).collect())
-    }
 }
 
 /// A poll may be longer than its window by the time that it takes to look, and by an interrupt \[ns\].
