@@ -347,22 +347,19 @@ pub(crate) fn timers_of(contents: &TimerContents) -> String {
     )
 }
 
-/// A note on a recording with too few episodes to compare settings.
-pub(crate) fn note_of_few(number: u64) -> Option<String> {
-    (number < MIN_EPISODES).then(|| {
+/// Notes on a recording with too few episodes to compare settings, or without the time recorded.
+pub(crate) fn notes_of_length(number: u64, metadata: &Metadata) -> impl Iterator<Item = String> {
+    let few = (number < MIN_EPISODES).then(|| {
         format!(
             "the recording has {}, too few to compare settings: at least {MIN_EPISODES} are needed",
             episodes(number)
         )
-    })
-}
-
-/// A note on rates, for a recording without the time recorded.
-pub(crate) fn note_of_time(metadata: &Metadata) -> Option<String> {
-    metadata.recorded.is_none().then(|| {
+    });
+    let timeless = metadata.recorded.is_none().then(|| {
         "the recording does not contain the time recorded: rates are over the time from the first episode to the last"
             .to_owned()
-    })
+    });
+    few.into_iter().chain(timeless)
 }
 
 /// Notes on limits of a recording, for readers of its figures.

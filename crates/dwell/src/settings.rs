@@ -7,6 +7,7 @@ use dwell_policy::param::{self, Setting};
 use dwell_policy::version::{Build, Version};
 use dwell_policy::{Layer, Owner};
 use dwell_replay::{Catalogue, Rule, Versions};
+use std::fmt::Display;
 
 /// Releases that decide the rules and their defaults.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -102,6 +103,18 @@ pub(crate) fn policy_help() -> String {
     }
     help + "\n\nThe first TIME is the halt cost (of `fixed`, the window). late=TIME is a wakeup latency that is part of the \
             measured idle times; it has no effect on a replay. NAME=VALUE is a parameter that `dwell params` lists."
+}
+
+/// Names and values as they are typed, with blanks between them.
+pub(crate) fn pairs<N: Display, V: Display>(pairs: impl IntoIterator<Item = (N, V)>) -> String {
+    let pairs = pairs.into_iter().map(|(name, value)| format!("{name}={value}"));
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
+/// Those of a setting's values that another does not have.
+pub(crate) fn differing<O: Copy + Into<Owner>>(setting: &Setting<O>, other: &Setting<O>) -> String {
+    let both = setting.iter().zip(other.iter());
+    pairs(both.filter(|((_, a), (_, b))| a != b).map(|((param, value), _)| (param.name, value)))
 }
 
 /// Groups of `--set` as settings over `base`: a name that a group already has begins the next group, and so does the

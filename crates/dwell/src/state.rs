@@ -1,7 +1,8 @@
 //! Options of all commands that change a machine: which machine, and where its journal is.
 
+use crate::settings::pairs;
 use anyhow::ensure;
-use dwell_knobs::journal::{Change, STATE_DIRECTORY};
+use dwell_knobs::journal::{Change, Entry, STATE_DIRECTORY};
 use dwell_machine::Sysroot;
 use dwell_report::{count, duration};
 use std::path::{Path, PathBuf};
@@ -91,13 +92,8 @@ fn date(days: u64) -> (u64, u64, u64) {
 
 /// The name of a change: its values.
 pub(crate) fn title(change: &Change) -> String {
-    let setting: Vec<String> = change
-        .entries
-        .iter()
-        .filter_map(|entry| Some((entry.knob.as_ref()?, entry.applied.as_ref()?)))
-        .map(|(knob, value)| format!("{knob}={value}"))
-        .collect();
-    setting.join(" ")
+    let set = |entry: &'_ Entry| Some((entry.knob.clone()?, entry.applied.clone()?));
+    pairs(change.entries.iter().filter_map(set))
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ pub fn rollout(
             chosen.push((name, found.settings));
         }
     }
-    if units.of_classes {
+    if !units.classes.is_empty() {
         let mut all: Vec<usize> = units.costs.units().map(|costs| best(costs, &all_of(settings))).collect();
         all.sort_unstable();
         all.dedup();
@@ -276,35 +276,27 @@ fn all_of(settings: &[Setting]) -> Vec<usize> {
 fn vms<'a>(recordings: &[(&'a Row, &'a Costs)]) -> Vms<'a> {
     let mut vms: Vms<'a> = BTreeMap::new();
     for (row, costs) in recordings {
-        match vms.get_mut(row.vm.as_str()) {
-            Some(vm) => {
-                // Of so many recordings that 64 bits are too few only the first 292 years count.
-                let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
-                add(&mut vm.optimum_ns, costs.optimum_ns);
-                add(&mut vm.today_ns, costs.today_ns);
-                vm.today_is_known &= costs.today.is_some();
-                vm.class = vm.class.or(costs.class.as_deref());
-                vm.cost_ns.iter_mut().zip(&costs.cost_ns).for_each(|(sum, more)| add(sum, *more));
-            }
-            None => {
-                let vm = Vm {
-                    class: costs.class.as_deref(),
-                    optimum_ns: costs.optimum_ns,
-                    today_ns: costs.today_ns,
-                    today_is_known: costs.today.is_some(),
-                    first: costs.first,
-                    cost_ns: costs.cost_ns.clone(),
-                };
-                vms.insert(&row.vm, vm);
-            }
-        }
+        let vm = vms.entry(&row.vm).or_insert_with(|| Vm {
+            class: None,
+            optimum_ns: 0,
+            today_ns: 0,
+            today_is_known: true,
+            first: costs.first,
+            cost_ns: vec![0; costs.cost_ns.len()],
+        });
+        // Of so many recordings that 64 bits are too few only the first 292 years count.
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut vm.optimum_ns, costs.optimum_ns);
+        add(&mut vm.today_ns, costs.today_ns);
+        vm.today_is_known &= costs.today.is_some();
+        vm.class = vm.class.or(costs.class.as_deref());
+        vm.cost_ns.iter_mut().zip(&costs.cost_ns).for_each(|(sum, more)| add(sum, *more));
     }
     vms
 }
 
 /// What gets one setting: classes where there are any, else VMs.
 struct Units<'a> {
-    of_classes: bool,
     costs: Matrix,
     /// Of each class, the sum of its VMs.
     classes: BTreeMap<&'a str, Vec<u64>>,
@@ -324,16 +316,11 @@ impl<'a> Units<'a> {
                 add(classes.entry(class).or_insert_with(|| vec![0; settings]), vm);
             }
         }
-        let of_classes = !classes.is_empty();
         let mut costs = Matrix::new(settings);
-        if of_classes {
-            classes.values().for_each(|class| costs.push(class));
-            // VMs without a class have their own setting.
-            fitted.values().filter(|vm| vm.class.is_none()).for_each(|vm| costs.push(&vm.cost_ns));
-        } else {
-            fitted.values().for_each(|vm| costs.push(&vm.cost_ns));
-        }
-        Units { of_classes, costs, classes, all }
+        classes.values().for_each(|class| costs.push(class));
+        // VMs without a class have their own setting.
+        fitted.values().filter(|vm| vm.class.is_none()).for_each(|vm| costs.push(&vm.cost_ns));
+        Units { costs, classes, all }
     }
 
     /// Which of the chosen settings a VM gets: that which is best for its class, else for its recordings that

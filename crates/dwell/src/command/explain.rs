@@ -4,7 +4,7 @@ mod words;
 
 use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
-use crate::settings;
+use crate::settings::{self, differing};
 use crate::state::SysrootArg;
 use anyhow::{anyhow, bail};
 use dwell_knobs::explain::same::{Sameness, compare};
@@ -253,21 +253,12 @@ fn explain_all<'a>(
 /// Each further setting compared with the first.
 fn comparisons(groups: &[Group]) -> Vec<Comparison> {
     let Some((first, rest)) = groups.split_first() else { return vec![] };
-    let pair = |other: &Group| {
-        let pairs = first.settings.iter().zip(&other.settings).filter(|(a, b)| a != b);
-        pairs
-            .map(|(a, b)| Comparison {
-                layer: a.owner().name(),
-                first: differing(a, b),
-                second: differing(b, a),
-                sameness: compare(a, b),
-            })
-            .collect::<Vec<_>>()
-    };
-    rest.iter().flat_map(pair).collect()
-}
-
-fn differing(a: &Setting<Owner>, b: &Setting<Owner>) -> String {
-    let pairs = a.iter().zip(b.iter()).filter(|((_, x), (_, y))| x != y);
-    pairs.map(|((param, value), _)| format!("{}={value}", param.name)).collect::<Vec<_>>().join(" ")
+    let pairs = rest.iter().flat_map(|other| first.settings.iter().zip(&other.settings));
+    let compared = pairs.filter(|(a, b)| a != b).map(|(a, b)| Comparison {
+        layer: a.owner().name(),
+        first: differing(a, b),
+        second: differing(b, a),
+        sameness: compare(a, b),
+    });
+    compared.collect()
 }

@@ -115,8 +115,8 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
         let what = "the recording has no episodes: nothing idled, or nothing that was recorded";
         return vec![("note:", what.to_owned())];
     }
-    let notes = model::note_of_few(summary.all.episodes).into_iter();
-    let notes = notes.chain(model::note_of_time(&summary.metadata)).chain(model::left_out(&summary.metadata));
+    let notes = model::notes_of_length(summary.all.episodes, &summary.metadata);
+    let notes = notes.chain(model::left_out(&summary.metadata));
     let preempted = (summary.preempted_polls > 0).then(|| {
         format!(
             "in {} others had the CPU, for {} in all: these ended more than {} after their windows",

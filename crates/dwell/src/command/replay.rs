@@ -137,8 +137,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 
     let (source, self_check) = check::check(model.source(reader))?;
     notes.extend(check::note(&self_check));
-    notes.extend(model::note_of_few(source.episodes()));
-    notes.extend(model::note_of_time(&metadata));
+    notes.extend(model::notes_of_length(source.episodes(), &metadata));
     let Replayed { span, counts, optimum: bound } = progress::replay(&source, &rules, model.halt_cost)?;
     let pricing = Pricing {
         halt_cost: model.halt_cost,

@@ -127,8 +127,7 @@ pub(super) fn run(
     notes.extend(given.note());
     let (source, self_check) = check::check(given.model.source(reader))?;
     notes.extend(check::note(&self_check));
-    notes.extend(model::note_of_few(source.episodes()));
-    notes.extend(model::note_of_time(&metadata));
+    notes.extend(model::notes_of_length(source.episodes(), &metadata));
     show(
         &source,
         &given,

@@ -1,5 +1,6 @@
 //! What a running controller answers, for a person.
 
+use crate::settings::pairs;
 use dwell_report::{duration, percent};
 use serde_json::Value;
 
@@ -37,9 +38,9 @@ pub(super) fn of_status(status: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let of = |layer: &Value| {
         let present = layer["present"].as_object().into_iter().flatten();
-        let setting: Vec<String> = present.map(|(name, value)| format!("{name}={value}")).collect();
+        let setting = pairs(present);
         let mut line =
-            format!("control of {}: {}, {}", text(&layer["layer"]), text(&layer["state"]), setting.join(" "));
+            format!("control of {}: {}, {}", text(&layer["layer"]), text(&layer["state"]), setting);
         let sum = |figure: &str| -> f64 {
             let all = layer["figures"].as_object().into_iter().flatten();
             all.filter_map(|(_, figures)| figures[figure].as_f64()).sum()

@@ -1,6 +1,7 @@
 //! The part of `dwell doctor` about virtual machines and their monitors.
 
 use super::Page;
+use crate::settings::pairs;
 use dwell_machine::{Facts, IoThread, VmOptions, Vmm};
 use dwell_policy::host::MaxSource;
 
@@ -93,6 +94,6 @@ fn io_thread(thread: &IoThread) -> String {
     let tid = thread
         .tid
         .map_or_else(|| "not named (debug-threads=on names them)".to_owned(), |tid| format!("thread {tid}"));
-    let set: Vec<String> = thread.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    if set.is_empty() { tid } else { format!("{tid}, started with {}", set.join(" ")) }
+    let set = pairs(&thread.parameters);
+    if set.is_empty() { tid } else { format!("{tid}, started with {set}") }
 }

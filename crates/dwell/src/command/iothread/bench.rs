@@ -197,12 +197,8 @@ fn settings_of(qemu: &str, thread: &IoThread, asked: &[String]) -> anyhow::Resul
 
 /// The values in which a setting differs from the present one.
 fn name_of(setting: &Setting, present: &Setting) -> String {
-    let pairs = setting.iter().zip(present.iter());
-    let differing: Vec<String> = pairs
-        .filter(|(a, b)| a.1 != b.1)
-        .map(|((param, value), _)| format!("{}={value}", param.name))
-        .collect();
-    if differing.is_empty() { "present".to_owned() } else { differing.join(" ") }
+    let differing = settings::differing(setting, present);
+    if differing.is_empty() { "present".to_owned() } else { differing }
 }
 
 fn values_of(setting: &Setting) -> Vec<(String, i64)> {

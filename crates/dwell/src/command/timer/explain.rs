@@ -13,7 +13,7 @@ use dwell_policy::version::Version;
 use dwell_policy::{Owner, param};
 use dwell_report::{Column, Table};
 use dwell_timer::describe::{Described, describe};
-use dwell_timer::posting::{self, Precondition, RuleRow};
+use dwell_timer::posting::{self, RuleRow};
 use dwell_timer::upgrade::{self, Change};
 use serde::Serialize;
 
@@ -142,11 +142,6 @@ fn effect(rules: &[RuleRow], possible: &[&str], kernel: Version) -> Effect {
 }
 
 impl Posting {
-    /// The rules of which this kernel has one.
-    fn of_kernel(&self) -> impl Iterator<Item = &RuleRow> + Clone {
-        self.rules.iter().filter(|row| self.possible.contains(&row.rule))
-    }
-
     fn words(&self) -> String {
         let mut text = output::wrapped(&format!("Timers of a VM under Linux {}:", self.kernel));
         for fact in &self.described.facts {
@@ -158,9 +153,10 @@ impl Posting {
             let line = format!("{}: in {}; missing to post: {missing}", row.rule, kernels(row));
             text += &output::hanging("  ", "    ", &line);
         }
-        for row in self.of_kernel() {
+        for row in self.rules.iter().filter(|row| self.possible.contains(&row.rule)) {
             text += &format!("\n{}", output::wrapped(&self.verdict(row)));
-            for one in needed(row) {
+            // The shortest way to delivery without an exit.
+            for one in row.missing_to_save_exit.first().into_iter().flatten() {
                 text += &output::hanging("  ", "    ", &format!("{}: {}", one.words(), one.remedy()));
             }
         }
@@ -256,9 +252,4 @@ impl Posting {
 /// The kernels that have a rule, in words.
 fn kernels(row: &RuleRow) -> String {
     if row.kernels.is_empty() { "no kernel (proposed)".to_owned() } else { row.kernels.join(", ") }
-}
-
-/// What the shortest way to delivery without an exit takes.
-fn needed(row: &RuleRow) -> &[Precondition] {
-    row.missing_to_save_exit.first().map_or(&[], Vec::as_slice)
 }

@@ -2,6 +2,7 @@
 
 use super::{CPU_PER_REQUEST, CPU_SHARE, REQUESTS_PER_S, SLEEPS_PER_REQUEST, SLEEPS_PER_S, values_of};
 use crate::command::iothread::turn::{Reading, Turn};
+use crate::settings::pairs;
 use anyhow::{Context, bail};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::qmp::Monitor;
@@ -56,8 +57,7 @@ impl Live {
         let values: Vec<(String, i64)> = self.before.properties.clone().into_iter().collect();
         let restored = self.set(&values);
         restored.with_context(|| {
-            let was: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            format!("cannot restore iothread `{}` ({})", self.before.id, was.join(" "))
+            format!("cannot restore iothread `{}` ({})", self.before.id, pairs(self.before.properties.iter()))
         })
     }
 

@@ -4,6 +4,7 @@ use super::{Args, Arm, Benched, CPU_PER_REQUEST, SLEEPS_PER_REQUEST, measured_ro
 use crate::command::iothread::predict::Waits;
 use crate::failure::Outcome;
 use crate::output;
+use crate::settings::pairs;
 use dwell_policy::param::Setting;
 use dwell_report::measured::Measured;
 use dwell_report::{Cell, Column, Table, duration, percent};
@@ -37,12 +38,12 @@ pub(super) fn report(
 fn words(benched: &Benched<'_>, waits: Option<&Waits>) -> String {
     let Benched { qemu, iothread, thread_id, arms, findings, .. } = benched;
     let present = arms.iter().take(1).flat_map(|arm| &arm.values);
-    let present: Vec<String> = present.map(|(name, value)| format!("{name}={value}")).collect();
+    let present = pairs(present.map(|(name, value)| (name, value)));
     let mut text = format!(
         "QEMU {qemu}, iothread {iothread}, thread {thread_id}; {} rounds in {}; present: {}\n\n{}",
         findings.rounds,
         duration(findings.elapsed_s * 1e9),
-        present.join(" "),
+        present,
         output::fitted(&table(benched)),
     );
     if let Some(waits) = waits {
