@@ -73,10 +73,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let matches = help::arranged(Cli::command()).get_matches();
-    let cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => error.exit(),
-    };
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     output::measure(&matches);
     let words = words(&matches);
     if !changes::are_made_by(&words) {

@@ -1,6 +1,6 @@
 //! Shell completions for options that are parsed by a function and may accept other values as well.
 
-use clap::builder::{PossibleValue, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, Command};
 use dwell_policy::Owner;
 use dwell_replay::Catalogue;
@@ -23,6 +23,18 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Suggest<T> {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new((self.values)().into_iter().map(PossibleValue::new)))
     }
+}
+
+/// A value of an option: its name, what it means, and what it is.
+pub(crate) type Named<T> = (&'static str, &'static str, T);
+
+/// One of these values.
+pub(crate) fn one_of<T: Copy + Send + Sync>(values: &'static [Named<T>]) -> impl TypedValueParser<Value = T> {
+    let names = values.iter().map(|(name, help, _)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(names).try_map(move |asked| {
+        let found = values.iter().find(|(name, ..)| *name == asked);
+        found.map(|(.., value)| *value).ok_or("no such value")
+    })
 }
 
 /// With the layers whose rules can be replayed.

@@ -113,31 +113,25 @@ pub(crate) fn carry_out(
     state: &StateArgs,
     how: How,
 ) -> anyhow::Result<(Ready, Option<Id>)> {
+    let check = |changes: &[journal::Change]| {
+        change::check(machine, plan, how.persist, how.permission, changes)
+            .map_err(|obstacles| refusal(&obstacles))
+    };
     if how.dry_run {
         let changes = journal::read_all(machine, &state.state_dir)?;
-        return Ok((check(machine, plan, how, &changes)?, None));
+        return Ok((check(&changes)?, None));
     }
     if !machine.exists(&state.state_dir) {
         // A plan that is refused leaves no journal.
-        check(machine, plan, how, &[])?;
+        check(&[])?;
     }
     let mut journal = Journal::open(machine, &state.state_dir).context("nothing was changed")?;
-    let ready = check(machine, plan, how, journal.changes())?;
+    let ready = check(journal.changes())?;
     if ready.is_nothing() {
         return Ok((ready, None));
     }
     let change = change::apply(&mut journal, &ready, &mut wait)?;
     Ok((ready, Some(change.id)))
-}
-
-fn check(
-    machine: &dyn Writable,
-    plan: &Plan,
-    how: How,
-    changes: &[journal::Change],
-) -> anyhow::Result<Ready> {
-    change::check(machine, plan, how.persist, how.permission, changes)
-        .map_err(|obstacles| refusal(&obstacles))
 }
 
 /// All reasons to refuse the plan, and the option that overrides them.

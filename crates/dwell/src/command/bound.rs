@@ -5,7 +5,7 @@ mod show;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{privileges, quantity};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use dwell_capture::kvm_stats::{Bound, Delta, Domstats, Source, StatsReader, VmId};
 use dwell_policy::Nanos;
 use dwell_recording::regular;
@@ -142,18 +142,14 @@ impl Figures {
 
 /// From two readings in files.
 fn of_files(first: &Path, second: &Path, between: Nanos, args: &Args) -> Outcome {
-    if between == Nanos(0) {
-        bail!("--between 0: the files are of the same time");
-    }
+    ensure!(between > Nanos::ZERO, "--between 0: the files are of the same time");
     let read = |path: &Path| {
         let text =
             regular::read_text(path, LONGEST).with_context(|| format!("cannot read {}", path.display()))?;
         Domstats::parse(&text).with_context(|| format!("cannot read {} as `virsh domstats`", path.display()))
     };
     let (delta, names) = read(second)?.since(&read(first)?, between.get());
-    if delta.vms.is_empty() {
-        bail!("{} and {} have no domain in common", first.display(), second.display());
-    }
+    ensure!(!delta.vms.is_empty(), "{} and {} have no domain in common", first.display(), second.display());
     let name = |id: VmId| names.get(&id).cloned().unwrap_or_default();
     let interval = interval(&delta, between.get(), &BTreeMap::new(), &name, args.halt_cost)?;
     output::result(args.format.format, &[&interval], || table(&interval), || page(&interval))

@@ -136,17 +136,12 @@ struct Base {
 impl Base {
     fn of(args: &Args, machine: &dyn Machine) -> anyhow::Result<Base> {
         let qemu = args.qemu;
-        let release = kernel::release(machine).unwrap_or_default();
-        let (kernel, is_here) = match &args.kernel {
-            Some(version) => (version.on(args.arch.unwrap_or(version.arch)), false),
-            None => match kernel::version(machine).filter(|version| is_known(*version)) {
-                Some(version) => {
-                    let arch = args.arch.unwrap_or(version.arch);
-                    (version.on(arch), arch == version.arch)
-                }
-                None => bail!("{}", settings::unknown_here(&release)),
-            },
+        let running = || kernel::version(machine).filter(|version| is_known(*version));
+        let Some(version) = args.kernel.or_else(running) else {
+            bail!("{}", settings::unknown_here(&kernel::release(machine).unwrap_or_default()));
         };
+        let kernel = version.on(args.arch.unwrap_or(version.arch));
+        let is_here = args.kernel.is_none() && kernel.arch == version.arch;
         let of = |owner| Setting::defaults(owner, if owner == Layer::Iothread { qemu } else { kernel });
         let mut settings: Vec<Setting<Owner>> = Owner::ALL.map(of).to_vec();
         if is_here {

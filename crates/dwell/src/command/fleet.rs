@@ -11,7 +11,7 @@ use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use crate::{progress, quantity};
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use dwell_fleet::{Choice, Classes, Fineness, HeldOut, Question, Rollout, Row, recordings, rollout};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::NewFile;
@@ -198,9 +198,7 @@ fn replay(folder: &Path, question: &Question, classes: Option<&Classes>) -> anyh
     let found = recordings(folder).map_err(|(path, error)| {
         anyhow::Error::new(error).context(format!("cannot read the folder {}", path.display()))
     })?;
-    if found.is_empty() {
-        bail!("cannot study {}: it has no recordings (*.parquet)", folder.display());
-    }
+    ensure!(!found.is_empty(), "cannot study {}: it has no recordings (*.parquet)", folder.display());
     let bar = progress::recordings(found.len() as u64);
     let mut rows = Row::of_files(folder, &found, question, &|| bar.done());
     if let Some(classes) = classes {

@@ -8,11 +8,13 @@ use crate::failure::Outcome;
 use crate::output::FormatArg;
 use crate::overwrite::ForceArg;
 use crate::settings;
+use crate::suggest::{Named, one_of};
 use anyhow::{bail, ensure};
 use clap::ValueEnum;
 pub(super) use convert::open;
 use dwell_policy::Layer;
 use dwell_policy::arch::Arch;
+use dwell_recording::IdleIncludes;
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::{self, ImportSummary};
 use serde::Serialize;
@@ -73,8 +75,8 @@ pub(crate) struct Args {
     #[arg(long)]
     skip_unparsable: bool,
     /// Source of the idle periods of a guest, if the trace has both; only for perf
-    #[arg(long, value_enum)]
-    source: Option<Source>,
+    #[arg(long, value_parser = one_of(&SOURCES))]
+    source: Option<GuestSource>,
     /// Architecture of the traced machine, as `uname -m` prints it: x86_64, aarch64, riscv64, s390x, ppc64le
     /// or loongarch64; only for perf
     ///
@@ -100,8 +102,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     idler: Option<String>,
     /// What an idle time of a table includes; only for csv [default: unknown]
-    #[arg(long, value_enum)]
-    idle_includes: Option<Includes>,
+    #[arg(long, value_parser = one_of(&INCLUDES))]
+    idle_includes: Option<IdleIncludes>,
 }
 
 dwell_policy::named! {
@@ -150,15 +152,12 @@ fn address(text: &str) -> Result<u64, String> {
     u64::from_str_radix(digits, 16).map_err(|_| "an address is 0x and up to 16 hexadecimal digits".to_owned())
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Includes {
-    /// Ends at the wakeup event; the wakeup latency is not included
-    Event,
-    /// Ends when the idler runs again; the wakeup latency is included
-    Wake,
-    /// Not known
-    Unknown,
-}
+/// What an idle time includes.
+const INCLUDES: [Named<IdleIncludes>; 3] = [
+    ("event", "Ends at the wakeup event; the wakeup latency is not included", IdleIncludes::Event),
+    ("wake", "Ends when the idler runs again; the wakeup latency is included", IdleIncludes::Wake),
+    ("unknown", "Not known", IdleIncludes::Unknown),
+];
 
 fn layer(text: &str) -> Result<Layer, String> {
     match Layer::from_name(text) {
@@ -178,26 +177,11 @@ struct Imported<'a> {
 }
 
 /// What shows in a text that a CPU idles.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Source {
-    /// cpu_idle if every CPU emits it, else switch
-    Auto,
-    /// power:cpu_idle
-    CpuIdle,
-    /// Context switches to and from the idle task, as perf records them
-    Switch,
-}
-
-impl From<Source> for GuestSource {
-    fn from(source: Source) -> GuestSource {
-        match source {
-            Source::Auto => GuestSource::Auto,
-            Source::CpuIdle => GuestSource::CpuIdle,
-            Source::Switch => GuestSource::Switch,
-        }
-    }
-}
+const SOURCES: [Named<GuestSource>; 3] = [
+    ("auto", "cpu_idle if every CPU emits it, else switch", GuestSource::Auto),
+    ("cpu_idle", "power:cpu_idle", GuestSource::CpuIdle),
+    ("switch", "Context switches to and from the idle task, as perf records them", GuestSource::Switch),
+];
 
 pub(crate) fn run(args: Args) -> Outcome {
     let mut input = open(&args.common.file, args.convert)?;

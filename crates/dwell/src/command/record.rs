@@ -7,9 +7,10 @@ use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::progress;
 use crate::settings::VersionArgs;
+use crate::suggest::{Named, one_of};
 use crate::{model, privileges, quantity, stop};
-use anyhow::{Context, bail};
-use clap::{Subcommand, ValueEnum};
+use anyhow::{Context, ensure};
+use clap::Subcommand;
 use dwell_capture::{GuestSource, Recorder, Summary, Target, Until};
 use dwell_policy::Nanos;
 use dwell_recording::Reader;
@@ -109,8 +110,8 @@ struct Host {
 #[derive(clap::Args)]
 struct Guest {
     /// Source of idle periods
-    #[arg(long, value_enum, default_value_t = Source::Auto)]
-    source: Source,
+    #[arg(long, value_parser = one_of(&SOURCES), default_value = "auto")]
+    source: GuestSource,
     /// Do not record the segments of tasks and what woke them
     ///
     /// By default sched_switch is recorded too, where power:cpu_idle is. It shows what runs between two idle times and
@@ -148,20 +149,13 @@ struct Thread {
     common: Common,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Source {
-    /// cpu_idle if every CPU emits it, else bpf where it can be had, else switch
-    Auto,
-    /// power:cpu_idle and the other tracepoints, read by BPF programs
-    Bpf,
-    /// cpu_idle if every CPU emits it, else switch
-    Perf,
-    /// power:cpu_idle, as perf records it
-    CpuIdle,
-    /// Context switches to and from the idle task, as perf records them
-    Switch,
-}
+const SOURCES: [Named<GuestSource>; 5] = [
+    ("auto", "cpu_idle if every CPU emits it, else bpf where it can be had, else switch", GuestSource::Auto),
+    ("bpf", "power:cpu_idle and the other tracepoints, read by BPF programs", GuestSource::Bpf),
+    ("perf", "cpu_idle if every CPU emits it, else switch", GuestSource::Perf),
+    ("cpu_idle", "power:cpu_idle, as perf records it", GuestSource::CpuIdle),
+    ("switch", "Context switches to and from the idle task, as perf records them", GuestSource::Switch),
+];
 
 #[derive(Serialize)]
 struct Recorded {
@@ -202,7 +196,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         ),
         Whom::Guest(guest) => {
             let causes = !guest.without_causes && !guest.sketched.sketch;
-            (Target::Guest { source: guest.source.into(), causes }, guest.sketched, guest.common)
+            (Target::Guest { source: guest.source, causes }, guest.sketched, guest.common)
         }
         Whom::Thread(thread) => {
             let causes = !thread.without_causes && !thread.sketched.sketch;
@@ -225,9 +219,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     } else {
         record(&output)?
     };
-    if summary.contents.episodes == 0 {
-        bail!("cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
-    }
+    let is_there = summary.contents.episodes > 0;
+    ensure!(is_there, "cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
     let recorded = describe(output.display().to_string(), layer, sketched.sketch, &summary);
     output::result(common.format.format, &recorded, || table(&recorded), || words(&recorded))
 }
@@ -279,17 +272,5 @@ fn describe(output: String, layer: &'static str, is_sketch: bool, summary: &Summ
         incomplete_episodes: summary.status.incomplete,
         span_ns: summary.contents.span_ns(),
         idlers: summary.contents.idlers.iter().map(idler).collect(),
-    }
-}
-
-impl From<Source> for GuestSource {
-    fn from(source: Source) -> GuestSource {
-        match source {
-            Source::Auto => GuestSource::Auto,
-            Source::Bpf => GuestSource::Bpf,
-            Source::Perf => GuestSource::Perf,
-            Source::CpuIdle => GuestSource::CpuIdle,
-            Source::Switch => GuestSource::Switch,
-        }
     }
 }

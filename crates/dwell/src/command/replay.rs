@@ -7,7 +7,7 @@ use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, FormatArg};
 use crate::progress;
 use crate::settings;
-use anyhow::bail;
+use anyhow::ensure;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
@@ -114,9 +114,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     let reader = model::open(&args.file)?;
     let metadata = reader.metadata().clone();
     let model = Model::of(&args.model, &reader)?;
-    if args.host_polls_too && model.whose != Whose::Stacked {
-        bail!("--host-polls-too needs --layer guest+host");
-    }
+    ensure!(
+        !args.host_polls_too || model.whose == Whose::Stacked,
+        "--host-polls-too needs --layer guest+host"
+    );
     let mut notes = model.notes(&metadata);
     let asked = if args.set.is_empty() {
         let (present, recorded) = model.present(&metadata);

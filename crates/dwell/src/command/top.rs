@@ -18,7 +18,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
 use action::Action;
-use anyhow::bail;
+use anyhow::ensure;
 use bills::Bills;
 use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_policy::Nanos;
@@ -75,9 +75,7 @@ pub(crate) struct Args {
 const SHORTEST: Nanos = Nanos(50_000_000);
 
 pub(crate) fn run(args: Args) -> Outcome {
-    if args.interval < SHORTEST {
-        bail!("--interval: at least 50ms");
-    }
+    ensure!(args.interval >= SHORTEST, "--interval: at least 50ms");
     let interval = Duration::from_nanos(args.interval.get());
     let mut feed = feed::live(args.target, args.pid, args.comm.as_deref())?;
     let subject = bills::subject(args.target, args.pid);

@@ -28,7 +28,7 @@ fn calibrated_latency() -> Option<Nanos> {
 /// The configuration, with the options over it.
 pub(super) fn configuration(args: &Args) -> anyhow::Result<Config> {
     let ModelArgs { halt_cost, wakeup_latency, .. } = args.model;
-    let options = Options { mode: args.mode.map(Into::into), halt_cost, wakeup_latency };
+    let options = Options { mode: args.mode, halt_cost, wakeup_latency };
     let mut config = Config::read(args.config.as_deref().or(config::default_file()), options)?;
     config.calibrated_latency = calibrated_latency();
     if let Some(log) = &args.log {

@@ -11,10 +11,11 @@ use crate::failure::{Answer, Outcome};
 use crate::model::ModelArgs;
 use crate::output::{self, Format, FormatArg};
 use crate::state::{StateArgs, utc};
+use crate::suggest::{Named, one_of};
 use crate::{privileges, quantity};
 use anyhow::{bail, ensure};
 use configured::configuration;
-use dwell_control::daemon::config;
+use dwell_control::daemon::config::Mode;
 use dwell_control::daemon::socket::{self, Ask};
 use dwell_control::daemon::tenants::Vm;
 use dwell_control::daemon::{self, Notes, Stopped};
@@ -88,7 +89,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Observe::Episodes, requires = "replay")]
     observe: Observe,
     /// Whether settings are written [default: that of the configuration, else advise]
-    #[arg(long, value_enum, conflicts_with = "replay")]
+    #[arg(long, value_parser = one_of(&MODES), conflicts_with = "replay")]
     mode: Option<Mode>,
     /// Configuration in TOML; drop-ins FILE.d/*.toml override it [default: /etc/dwell/control.toml, if it is there]
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
@@ -128,22 +129,8 @@ pub(crate) struct Args {
 }
 
 /// Whether settings are written.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Mode {
-    /// Print the changes that would be made.
-    Advise,
-    /// Make them.
-    Active,
-}
-
-impl From<Mode> for config::Mode {
-    fn from(mode: Mode) -> config::Mode {
-        match mode {
-            Mode::Advise => config::Mode::Advise,
-            Mode::Active => config::Mode::Active,
-        }
-    }
-}
+const MODES: [Named<Mode>; 2] =
+    [("advise", "Print the changes that would be made", Mode::Advise), ("active", "Make them", Mode::Active)];
 
 #[derive(clap::Subcommand)]
 enum Command {

@@ -1,6 +1,6 @@
 //! The importers, each with its options.
 
-use super::{Args, Includes, Source};
+use super::Args;
 use crate::failure::Outcome;
 use crate::settings;
 use anyhow::{Context, anyhow, bail};
@@ -25,11 +25,7 @@ impl Args {
             format!("{name}: is a table of episodes, which does not say whose; give --layer guest, host or iothread")
         })?;
         let mut metadata = self.common.metadata(layer)?;
-        metadata.idle_includes = match self.idle_includes.unwrap_or(Includes::Unknown) {
-            Includes::Event => IdleIncludes::Event,
-            Includes::Wake => IdleIncludes::Wake,
-            Includes::Unknown => IdleIncludes::Unknown,
-        };
+        metadata.idle_includes = self.idle_includes.unwrap_or(IdleIncludes::Unknown);
         let options = self.idler.map_or_else(|| CsvOptions::for_layer(layer), |idler| CsvOptions { idler });
         self.common.import(input, metadata, |input, writer| Ok(import::csv::import(input, &options, writer)?))
     }
@@ -37,7 +33,7 @@ impl Args {
     pub(super) fn events(self, input: Input<'_>) -> Outcome {
         let options = PerfOptions {
             layer: self.layer,
-            source: self.source.unwrap_or(Source::Auto).into(),
+            source: self.source.unwrap_or_default(),
             arch: self.arch,
             skip_unparsable: self.skip_unparsable,
         };
