@@ -88,7 +88,7 @@ const LONGEST_LINE: usize = 120;
 /// Prints one value as indented JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    harmless::write_json(&mut out, value).map_err(io::Error::from)?;
+    harmless::write_json(&mut out, value)?;
     writeln!(out)?;
     Ok(out.flush()?)
 }

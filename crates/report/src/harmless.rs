@@ -5,8 +5,6 @@
 //! spreadsheet computes a cell that begins as a formula.
 
 use serde::Serialize;
-use serde_json::Serializer;
-use serde_json::ser::{Formatter, PrettyFormatter};
 use std::io::{self, Write};
 
 /// The longest text of a table's cell for people \[characters\].
@@ -56,50 +54,25 @@ pub fn csv(text: &str) -> String {
     if computes { format!("'{shown}") } else { shown }
 }
 
-/// Indented JSON, exact: harmful characters are written as `\u` escapes, which mean the same.
+/// Indented JSON, exact: harmful characters are escaped.
 ///
 /// # Errors
 /// The error of `out`, or that of a value that JSON cannot hold.
-pub fn write_json(out: impl Write, value: &impl Serialize) -> serde_json::Result<()> {
-    value.serialize(&mut Serializer::with_formatter(out, Escaping(PrettyFormatter::new())))
+pub fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()> {
+    out.write_all(json(&serde_json::to_string_pretty(value)?, |_| false).as_bytes())
 }
 
-/// Indents as [`PrettyFormatter`] does.
-struct Escaping(PrettyFormatter<'static>);
-
-/// What is handed on.
-macro_rules! hand_on {
-    ($($name:ident($($argument:ident: $kind:ty),*)),* $(,)?) => {
-        $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $argument: $kind)*) -> io::Result<()> {
-            self.0.$name(out $(, $argument)*)
-        })*
-    };
-}
-
-impl Formatter for Escaping {
-    hand_on!(
-        begin_array(),
-        end_array(),
-        begin_array_value(first: bool),
-        end_array_value(),
-        begin_object(),
-        end_object(),
-        begin_object_key(first: bool),
-        begin_object_value(),
-        end_object_value(),
-    );
-
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_harmful(*c)) {
-            out.write_all(rest.get(..at).unwrap_or_default().as_bytes())?;
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(out, "\\u{unit:04x}")?;
-            }
-            rest = rest.get(at + c.len_utf8()..).unwrap_or_default();
+/// JSON with `\u` escapes, which mean the same, in place of harmful characters and of `others`.
+pub(crate) fn json(text: &str, others: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Outside of strings JSON has no harmful character but line breaks, and in strings those are escaped already.
+        match others(c) || (c > ' ' && is_harmful(c)) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped += &format!("\\u{unit:04x}")),
+            false => escaped.push(c),
         }
-        out.write_all(rest.as_bytes())
     }
+    escaped
 }
 
 #[cfg(test)]

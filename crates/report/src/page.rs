@@ -53,15 +53,7 @@ pub fn library_bytes() -> usize {
 /// JSON for a page: the one character that could end its element, and those that steer a terminal or an
 /// editor, are written as escapes, which mean the same to every reader of JSON.
 pub fn embeddable(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len());
-    for c in json.chars() {
-        // Outside of strings JSON has none of these but line breaks, and in strings those are escaped already.
-        match c == '<' || (c > ' ' && harmless::is_harmful(c)) {
-            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped += &format!("\\u{unit:04x}")),
-            false => escaped.push(c),
-        }
-    }
-    escaped
+    harmless::json(json, |c| c == '<')
 }
 
 /// The page that shows a report. `json` is its figures, made [`embeddable`].

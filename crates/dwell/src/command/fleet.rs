@@ -175,8 +175,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let Some(path) = &args.report {
         page::write(path, &printed)?;
     }
-    let table = || table_of(&found.choices.iter().collect::<Vec<_>>(), true);
-    output::result(args.format.format, &printed, table, || words(&printed))
+    output::result(args.format.format, &printed, || table_of(&found.choices, true), || words(&printed))
 }
 
 impl Args {

@@ -12,9 +12,9 @@ pub(super) fn vms(number: usize) -> String {
 }
 
 /// Choices by their figures; with the class of each if asked for.
-pub(super) fn table_of(choices: &[&Choice], with_class: bool) -> Table {
-    let mut table = Table::of(choices.iter().copied())
-        .column(Column::text("choice", "choice"), |choice| choice.choice.as_str());
+pub(super) fn table_of<'a>(choices: impl IntoIterator<Item = &'a Choice>, with_class: bool) -> Table {
+    let mut table =
+        Table::of(choices).column(Column::text("choice", "choice"), |choice| choice.choice.as_str());
     if with_class {
         table = table.column(Column::text("class", "class"), |choice| choice.class.as_deref());
     }
@@ -62,8 +62,8 @@ pub(super) fn words(printed: &Printed<'_>) -> String {
         vms(rollout.vms_chosen_on),
         vms(rollout.vms_reported_on),
     ));
-    let whole: Vec<&Choice> = rollout.choices.iter().filter(|choice| choice.class.is_none()).collect();
-    text += &format!("\n{}", output::fitted(&table_of(&whole, false)));
+    let whole = rollout.choices.iter().filter(|choice| choice.class.is_none());
+    text += &format!("\n{}", output::fitted(&table_of(whole, false)));
     let classes = |choice: &&Choice| choice.class.is_some() && choice.choice == dwell_fleet::A_CLASS;
     let classes: Vec<Choice> = rollout
         .choices
@@ -72,8 +72,8 @@ pub(super) fn words(printed: &Printed<'_>) -> String {
         .map(|choice| Choice { choice: choice.class.clone().unwrap_or_default(), ..choice.clone() })
         .collect();
     if !classes.is_empty() {
-        let table = table_of(&classes.iter().collect::<Vec<_>>(), false);
-        text += &format!("\nOne setting for each class:\n\n{}", output::fitted(&table));
+        let table = output::fitted(&table_of(&classes, false));
+        text += &format!("\nOne setting for each class:\n\n{table}");
     }
     for note in &printed.notes {
         text += &format!("\n{}", output::wrapped(&format!("note: {note}")));
