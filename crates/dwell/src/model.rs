@@ -16,7 +16,7 @@ use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
 use dwell_replay::causal::{self, Calibrated};
 use dwell_replay::check::{layer_in_force, setting_of};
 use dwell_replay::tune::MIN_EPISODES;
-use dwell_replay::{RecordingSource, Versions, WakeupLatency, latency};
+use dwell_replay::{Pricing, RecordingSource, Replayed, Versions, WakeupLatency, latency};
 use std::path::Path;
 
 /// Options of every command that replays.
@@ -186,6 +186,16 @@ impl Model {
     pub(crate) fn source(&self, reader: Reader) -> RecordingSource {
         let (given, measured) = self.given_and_measured;
         RecordingSource::new(reader, self.whose == Whose::One(Layer::Iothread)).with_latency(given, measured)
+    }
+
+    /// The prices of what was replayed.
+    pub(crate) fn pricing(&self, replayed: &Replayed) -> Pricing<'_> {
+        Pricing {
+            halt_cost: self.halt_cost,
+            wakeup_latency: &self.wakeup_latency,
+            span_ns: replayed.span.ns(),
+            optimum_ns: replayed.optimum.cost_ns(self.halt_cost),
+        }
     }
 
     /// What is known of halts: given, or else measured on the machine of the recording.

@@ -13,7 +13,7 @@ use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
 use dwell_replay::causal::{self, Predictor, RowByWork};
 use dwell_replay::check::SelfCheck;
-use dwell_replay::{Counts, Pricing, Replayed, Row, Rule, Source};
+use dwell_replay::{Counts, Replayed, Row, Rule, Source};
 use dwell_report::{Column, Table, duration, priced};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -139,14 +139,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     let (source, self_check) = check::check(model.source(reader))?;
     notes.extend(check::note(&self_check));
     notes.extend(model::notes_of_length(source.episodes(), &metadata));
-    let Replayed { span, counts, optimum: bound } = progress::replay(&source, &rules, model.halt_cost)?;
-    let pricing = Pricing {
-        halt_cost: model.halt_cost,
-        wakeup_latency: &model.wakeup_latency,
-        span_ns: span.ns(),
-        optimum_ns: bound.cost_ns(model.halt_cost),
-    };
-    let replayed = Costs {
+    let outcome = progress::replay(&source, &rules, model.halt_cost)?;
+    let pricing = model.pricing(&outcome);
+    let Replayed { counts, optimum: bound, .. } = outcome;
+    let mut replayed = Costs {
         file: args.file.display().to_string(),
         layer: model.whose.name(),
         version: model.version.to_string(),
@@ -164,7 +160,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         results: rules.iter().zip(&counts).map(|(rule, counts)| pricing.row(rule, counts)).collect(),
         work,
     };
-    let mut replayed = replayed;
     if let Some(upper) = model.upper_latency(&source)? {
         let late = progress::replay(&source.at_latency(upper), &rules, model.halt_cost)?;
         let share = |counts: &Counts| pricing.price(counts).cost_share();

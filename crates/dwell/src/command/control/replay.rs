@@ -19,7 +19,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
-use dwell_replay::{Pricing, Row, Rule, Source, Values, grid, replay, study};
+use dwell_replay::{Counts, Row, Rule, Source, Values, grid, replay, study};
 use host::as_one_host;
 use serde::Serialize;
 use show::{changes, costs, words};
@@ -128,14 +128,7 @@ pub(super) fn run(
     let (source, self_check) = check::check(given.model.source(reader))?;
     notes.extend(check::note(&self_check));
     notes.extend(model::notes_of_length(source.episodes(), &metadata));
-    show(
-        &source,
-        &given,
-        Names { file: Some(file.display().to_string()), vms: vec![] },
-        notes,
-        observe,
-        format,
-    )
+    show(&source, &given, Some(file.display().to_string()), vec![], notes, observe, format)
 }
 
 /// What a recording and the options give.
@@ -173,15 +166,12 @@ impl Given {
     }
 }
 
-struct Names {
-    file: Option<String>,
-    vms: Vec<Vm>,
-}
-
+/// Controls a recording, by its file, or several as these VMs.
 fn show(
     source: &dyn Source,
     given: &Given,
-    mut names: Names,
+    file: Option<String>,
+    mut vms: Vec<Vm>,
     notes: Vec<String>,
     observe: Observe,
     format: Format,
@@ -189,7 +179,7 @@ fn show(
     let Given { model, layer, originals, .. } = given;
     let (layer, originals) = (*layer, *originals);
     let tenants: Vec<Tenant> =
-        names.vms.iter().flat_map(|vm| std::iter::repeat_n(vm.tenant(), vm.idlers)).collect();
+        vms.iter().flat_map(|vm| std::iter::repeat_n(vm.tenant(), vm.idlers)).collect();
     let known = source.idlers();
     ensure!(
         known <= MOST_CONTROLLED,
@@ -197,7 +187,7 @@ fn show(
     );
     let simulated = control(source, originals, model.halt_cost, observe, &tenants)?;
     let mut idlers = simulated.idlers.iter();
-    for vm in &mut names.vms {
+    for vm in &mut vms {
         for of in idlers.by_ref().take(vm.idlers) {
             vm.controlled_ns += of.controlled.cost_ns(model.halt_cost);
             vm.originals_ns += of.originals.cost_ns(model.halt_cost);
@@ -207,21 +197,18 @@ fn show(
     let mut rules = vec![Rule::Never, Rule::Layer(originals), Rule::leader(Learner::at(model.halt_cost))];
     rules.extend(grid::settings(layer, model.version).into_iter().map(Rule::Layer));
     let replayed = replay(source, &rules, model.halt_cost, &|_| ())?;
-    let pricing = Pricing {
-        halt_cost: model.halt_cost,
-        wakeup_latency: &model.wakeup_latency,
-        span_ns: replayed.span.ns(),
-        optimum_ns: replayed.optimum.cost_ns(model.halt_cost),
-    };
+    let pricing = model.pricing(&replayed);
     let cost = |place: usize| replayed.counts[place].cost_ns(model.halt_cost);
     let best = (FIRST_OF_GRID..rules.len()).min_by_key(|place| cost(*place)).unwrap_or(ORIGINALS);
     let row = |name: &str, place: usize| {
         let row = pricing.row(&rules[place], &replayed.counts[place]);
         Row { policy: name.to_owned(), ..row }
     };
-    let figures = |counts| pricing.price(counts);
-    let alone =
-        |policy: &str, figures| Row { policy: policy.to_owned(), setting: Values::default(), figures };
+    let alone = |policy: &str, counts: &Counts| Row {
+        policy: policy.to_owned(),
+        setting: Values::default(),
+        figures: pricing.price(counts),
+    };
     let kept = |other: usize| {
         let controlled = simulated.controlled.cost_ns(model.halt_cost) as f64;
         study::kept(cost(ORIGINALS) as f64, cost(other) as f64, controlled)
@@ -229,7 +216,7 @@ fn show(
     let [controlled_ns, originals_ns] = simulated.worst_ten_seconds();
     let called = |idler: u64| {
         let mut left = usize::try_from(idler).unwrap_or(usize::MAX);
-        let of = names.vms.iter().find(|vm| {
+        let of = vms.iter().find(|vm| {
             let is_its = left < vm.idlers;
             left = left.saturating_sub(vm.idlers);
             is_its
@@ -240,8 +227,8 @@ fn show(
     let of = |change: &Change| ChangeWritten::of(change, simulated.started_ns, reason(change));
     let made = simulated.changes.iter().map(of).collect();
     let controlled = Controlled {
-        file: names.file,
-        vms: names.vms,
+        file,
+        vms,
         layer: layer.name(),
         version: model.version.to_string(),
         halt_cost_ns: model.halt_cost.get(),
@@ -259,8 +246,8 @@ fn show(
             row("never", NEVER),
             row("best in hindsight", best),
             row("leader", LEADER),
-            alone("controlled", figures(&simulated.controlled)),
-            alone("optimum", figures(&replayed.optimum)),
+            alone("controlled", &simulated.controlled),
+            alone("optimum", &replayed.optimum),
         ],
         keeps_of_leader: kept(LEADER),
         keeps_of_best: kept(best),

@@ -1,6 +1,6 @@
 //! Several recordings as the VMs of one host.
 
-use super::{Given, Names, Observe, Vm, show};
+use super::{Given, Observe, Vm, show};
 use crate::check;
 use crate::failure::Outcome;
 use crate::model::{self, ModelArgs};
@@ -100,5 +100,5 @@ pub(super) fn as_one_host(
     notes.extend(given.note());
     let all: Vec<&dyn Source> = sources.iter().map(|source| source as &dyn Source).collect();
     let source = Memory::together(&all, span_ns)?;
-    show(&source, &given, Names { file: None, vms }, notes, observe, format)
+    show(&source, &given, None, vms, notes, observe, format)
 }
