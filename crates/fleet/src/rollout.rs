@@ -194,7 +194,8 @@ pub fn rollout(
         }
     }
     if !units.classes.is_empty() {
-        let mut all: Vec<usize> = units.costs.units().map(|costs| best(costs, &all_of(settings))).collect();
+        let every: Vec<usize> = (0..settings.len()).collect();
+        let mut all: Vec<usize> = units.costs.units().map(|costs| best(costs, &every)).collect();
         all.sort_unstable();
         all.dedup();
         chosen.push((A_CLASS.to_owned(), all));
@@ -216,13 +217,15 @@ pub fn rollout(
     let each = |has: &dyn Fn(&str, &Vm<'_>) -> Has| -> BTreeMap<&str, Has> {
         reported.iter().map(|(name, vm)| (*name, has(name, vm))).collect()
     };
-    of_vms.push(("today".to_owned(), each(&|_, vm| Has::Cost(vm.today_ns))));
+    let cost = |cost_ns: u64| Has { cost_ns, setting: None };
+    of_vms.push(("today".to_owned(), each(&|_, vm| cost(vm.today_ns))));
     for (name, given) in &given {
-        of_vms.push((name.clone(), each(&|vm, _| Has::Setting(given[vm]))));
+        let with =
+            |name: &str, vm: &Vm<'_>| Has { cost_ns: vm.cost_ns[given[name]], setting: Some(given[name]) };
+        of_vms.push((name.clone(), each(&with)));
     }
-    let all = all_of(settings);
-    of_vms.push(("own best".to_owned(), each(&|_, vm| Has::Cost(vm.cost_ns[best(&vm.cost_ns, &all)]))));
-    of_vms.push(("optimum".to_owned(), each(&|_, vm| Has::Cost(vm.optimum_ns))));
+    of_vms.push(("own best".to_owned(), each(&|_, vm| cost(vm.own_ns()))));
+    of_vms.push(("optimum".to_owned(), each(&|_, vm| cost(vm.optimum_ns))));
 
     let mut choices = vec![];
     for (name, has) in &of_vms {
@@ -234,7 +237,7 @@ pub fn rollout(
     }
     let costs = of_vms.iter().map(|(name, has)| {
         let of_vm = |(vm_name, vm): (&&str, &Vm<'_>)| {
-            let chosen_ns = has[vm_name].cost(vm);
+            let chosen_ns = has[vm_name].cost_ns;
             let own_ns = vm.own_ns();
             VmCost {
                 vm: (*vm_name).to_owned(),
@@ -267,10 +270,6 @@ pub fn rollout(
 
 /// The choice of a setting for each class.
 pub const A_CLASS: &str = "1 a class";
-
-fn all_of(settings: &[Setting]) -> Vec<usize> {
-    (0..settings.len()).collect()
-}
 
 /// Sums over the recordings of each VM; these are in order.
 fn vms<'a>(recordings: &[(&'a Row, &'a Costs)]) -> Vms<'a> {
@@ -339,18 +338,10 @@ impl<'a> Units<'a> {
 
 /// What a VM has under a choice.
 #[derive(Clone, Copy)]
-enum Has {
-    Setting(usize),
-    Cost(u64),
-}
-
-impl Has {
-    fn cost(self, vm: &Vm<'_>) -> u64 {
-        match self {
-            Has::Setting(setting) => vm.cost_ns[setting],
-            Has::Cost(cost) => cost,
-        }
-    }
+struct Has {
+    cost_ns: u64,
+    /// The one that it was given.
+    setting: Option<usize>,
 }
 
 impl Vm<'_> {
@@ -370,10 +361,10 @@ fn choice<'a>(
     let (mut cost_ns, mut today_ns, mut optimum_ns, mut own_ns) = (0u128, 0u128, 0u128, 0u128);
     let (mut regrets, mut worse, mut number) = (vec![], 0, 0);
     for (vm_name, vm, has) in vms {
-        if let Has::Setting(setting) = has {
+        if let Some(setting) = has.setting {
             *used.entry(setting).or_default() += 1;
         }
-        let (cost, own) = (has.cost(vm), vm.own_ns());
+        let (cost, own) = (has.cost_ns, vm.own_ns());
         cost_ns += u128::from(cost);
         today_ns += u128::from(vm.today_ns);
         optimum_ns += u128::from(vm.optimum_ns);
