@@ -2,7 +2,7 @@
 
 use crate::decode::HLT_EXITS;
 use crate::names::{self, ProcNames};
-use crate::probe::{Probe, Trace};
+use crate::probe::{Probe, Trace, any_of};
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
@@ -108,10 +108,7 @@ fn can_see(system: &dyn System, tracefs: &Tracefs, kinds: &[TracepointKind]) -> 
 
 /// Tracepoints, those of the scheduler filtered in the kernel to what concerns `cpus`.
 fn filtered_by_cpu(kinds: &[TracepointKind], cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
-    let any = |field: &str| {
-        let terms = cpus?.iter().map(|cpu| format!("{field} == {cpu}"));
-        Some(terms.collect::<Vec<_>>().join(" || "))
-    };
+    let any = |field: &str| Some(any_of(field, cpus?));
     let probe = |kind| {
         let filter = match kind {
             TracepointKind::Switch => any("CPU"),
@@ -162,12 +159,8 @@ fn thread_probes(system: &dyn System, tracefs: &Tracefs) -> Vec<Probe> {
             .flat_map(|&call| [TracepointKind::Enter(call), TracepointKind::Leave(call)]);
         return pairs.map(|kind| Probe::of(kind).by_thread().optional()).collect();
     }
-    let numbers: Vec<String> = SystemCall::ALL
-        .iter()
-        .filter_map(|call| call.number())
-        .map(|number| format!("id == {number}"))
-        .collect();
-    let probe = |kind| Probe::of(kind).filtered(numbers.join(" || ")).by_thread();
+    let numbers = any_of("id", SystemCall::ALL.iter().filter_map(|call| call.number()));
+    let probe = |kind| Probe::of(kind).filtered(numbers.clone()).by_thread();
     vec![probe(TracepointKind::AnyEnter), probe(TracepointKind::AnyLeave)]
 }
 

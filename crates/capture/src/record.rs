@@ -5,7 +5,7 @@ use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::plan::{Plan, plan};
-use crate::probe::{Probe, Trace};
+use crate::probe::{Probe, Trace, any_of};
 use crate::settings::Watch;
 use crate::system::System;
 use crate::target::{RecordError, Target};
@@ -667,7 +667,7 @@ impl Watched {
             self.open_above = Some(last);
             return Some(format!("common_pid > {last}"));
         }
-        Some(new.iter().map(|tid| format!("common_pid == {tid}")).collect::<Vec<_>>().join(" || "))
+        Some(any_of("common_pid", new))
     }
 }
 

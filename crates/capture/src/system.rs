@@ -45,32 +45,29 @@ pub trait System: Machine {
     fn kvm_statistics(&self) -> Option<Result<(), SourceError>>;
 }
 
+/// Fails where only another machine's files are at hand.
+fn only_here(root: &Sysroot) -> io::Result<()> {
+    if root.is_this_machine() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
 impl System for Sysroot {
     fn mount_tracefs(&self) -> io::Result<OwnedFd> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        only_here(self)?;
         Detached::new("tracefs").map(OwnedFd::from)
     }
 
     fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        only_here(self)?;
         crate::perf::open(attributes, cpu)
     }
 
     fn open_bpf(&self, command: &bpf::Command<'_>) -> io::Result<OwnedFd> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        only_here(self)?;
         bpf::open(command)
     }
 
     fn btf(&self) -> io::Result<Vec<u8>> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        only_here(self)?;
         std::fs::read(bpf::KERNEL_TYPES)
     }
 

@@ -130,8 +130,7 @@ impl Tracefs {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let needs = if refused.is_some() { READ } else { MOUNT };
                 let (what, source) = refused.unwrap_or_else(|| ("mount tracefs".to_owned(), error));
-                let lacks = (!has_one_of(system, &[needs])).then_some(needs);
-                Err(TracefsError::NotPermitted { what, lacks, source })
+                Err(not_permitted(system, what, needs, source))
             }
             Err(source) => Err(TracefsError::Io { what: "mount tracefs".to_owned(), source }),
         }
@@ -188,16 +187,21 @@ impl Tracefs {
                 }
             }
             io::ErrorKind::PermissionDenied => {
-                let lacks = (!has_one_of(machine, &[READ])).then_some(READ);
-                TracefsError::NotPermitted {
-                    what: format!("read the format of {event}"),
-                    lacks,
-                    source: error,
-                }
+                not_permitted(machine, format!("read the format of {event}"), READ, error)
             }
             _ => TracefsError::Io { what: format!("read the format of {event}"), source: error },
         }
     }
+}
+
+fn not_permitted(
+    machine: &dyn Machine,
+    what: String,
+    needs: &'static str,
+    source: io::Error,
+) -> TracefsError {
+    let lacks = (!has_one_of(machine, &[needs])).then_some(needs);
+    TracefsError::NotPermitted { what, lacks, source }
 }
 
 /// The mount points of tracefs, and of debugfs with a tracefs in it.

@@ -6,7 +6,7 @@ use super::{Bill, Counted, Describe, Polls, Task, Watch};
 use crate::record::reasons;
 use dwell_capture::kvm_stats::{Counters, StatsReader};
 use dwell_capture::names::pids_are_global;
-use dwell_capture::probe::{Probe, Trace, TraceError};
+use dwell_capture::probe::{Probe, Trace, TraceError, any_of};
 use dwell_capture::system::System;
 use dwell_capture::tracefs::Tracefs;
 use dwell_capture::{Until, now_ns};
@@ -244,9 +244,8 @@ fn open(system: &dyn System, tasks: &[Vec<Task>]) -> Result<(Trace, crate::pairi
 /// Waits of all threads that return, and every system call of I/O threads, in which it is of interest what they do after
 /// the last one.
 fn returns(tasks: &[Vec<Task>], tids: &[i32]) -> String {
-    let waits: Vec<String> =
-        SystemCall::ALL.iter().filter_map(|call| Some(format!("id == {}", call.number()?))).collect();
-    let all = format!("({}) && ({})", filter("common_pid", tids), waits.join(" || "));
+    let waits = any_of("id", SystemCall::ALL.iter().filter_map(|call| call.number()));
+    let all = format!("({}) && ({waits})", filter("common_pid", tids));
     let mut io: Vec<i32> =
         tasks.iter().flatten().filter(|task| task.may_poll()).map(|task| task.tid).collect();
     io.sort_unstable();
