@@ -1,6 +1,6 @@
 //! Timers and exits of vCPUs out of a text of events.
 
-use crate::pairing::{Class, ReasonNames, TimerPairing, TimerRowWriter};
+use crate::pairing::{Class, OPTIONAL, REQUIRED, ReasonNames, TimerPairing, TimerRowWriter};
 use dwell_policy::arch::Arch;
 use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
@@ -37,25 +37,8 @@ pub fn import<W: Write + Send>(
 }
 
 /// Whether timers and exits are made of these events.
-const fn is_used(tracepoint: TracepointKind) -> bool {
-    matches!(
-        tracepoint,
-        TracepointKind::Exit
-            | TracepointKind::Entry
-            | TracepointKind::Msr
-            | TracepointKind::Apic
-            | TracepointKind::ApicAccept
-            | TracepointKind::HvTimerState
-            | TracepointKind::LapicWait
-            | TracepointKind::HrtimerStart
-            | TracepointKind::HrtimerExpire
-            | TracepointKind::VcpuWakeup
-            | TracepointKind::Migrate
-            | TracepointKind::TimerInterrupt
-            | TracepointKind::RescheduleInterrupt
-            | TracepointKind::CallInterrupt
-            | TracepointKind::DeviceInterrupt
-    )
+fn is_used(tracepoint: TracepointKind) -> bool {
+    REQUIRED.contains(&tracepoint) || OPTIONAL.contains(&tracepoint)
 }
 
 /// The events of a text on their way to timers and exits.

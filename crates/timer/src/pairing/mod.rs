@@ -48,12 +48,36 @@ pub use reasons::ReasonNames;
 pub use write::TimerRowWriter;
 
 use dwell_recording::timer::TimerRows;
-use dwell_trace::event::{Event, EventKind};
+use dwell_trace::event::{Event, EventKind, TracepointKind};
 use dwell_trace::host::name_vcpu;
 use dwell_trace::pairing::{ByNumber, Idlers, Names};
 pub(crate) use reasons::Class;
 use std::collections::HashMap;
 use vcpu::Vcpu;
+
+/// The tracepoints without which no timers and exits are made.
+pub(crate) const REQUIRED: [TracepointKind; 6] = [
+    TracepointKind::Exit,
+    TracepointKind::Entry,
+    TracepointKind::Msr,
+    TracepointKind::HvTimerState,
+    // An hrtimer fires in whichever thread it interrupts.
+    TracepointKind::HrtimerStart,
+    TracepointKind::HrtimerExpire,
+];
+
+/// Those that show more of them. The guest's own interrupts end the firing of an hrtimer.
+pub(crate) const OPTIONAL: [TracepointKind; 9] = [
+    TracepointKind::Apic,
+    TracepointKind::ApicAccept,
+    TracepointKind::LapicWait,
+    TracepointKind::VcpuWakeup,
+    TracepointKind::Migrate,
+    TracepointKind::TimerInterrupt,
+    TracepointKind::RescheduleInterrupt,
+    TracepointKind::CallInterrupt,
+    TracepointKind::DeviceInterrupt,
+];
 
 /// Makes timers and exits out of events that come in order of time.
 pub struct TimerPairing {

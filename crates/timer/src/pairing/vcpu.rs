@@ -9,7 +9,7 @@ use dwell_trace::event::{Event, EventKind};
 const MOST_KEPT: usize = 64;
 
 /// What is known of one vCPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Vcpu {
     name: u32,
     pub(super) number: Option<u32>,
@@ -29,8 +29,9 @@ pub(super) struct Vcpu {
 }
 
 /// Where it is, by its last events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
+    #[default]
     Unknown,
     Guest,
     Host(Exit),
@@ -106,17 +107,7 @@ struct Start {
 
 impl Vcpu {
     pub(super) fn new(name: u32, number: Option<u32>) -> Vcpu {
-        Vcpu {
-            name,
-            number,
-            cpu: None,
-            place: Place::Unknown,
-            entered: false,
-            steps: vec![],
-            armed: None,
-            fired: vec![],
-            has_hrtimer: false,
-        }
+        Vcpu { name, number, ..Vcpu::default() }
     }
 
     pub(super) fn is_in_guest(&self) -> bool {
