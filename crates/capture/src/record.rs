@@ -623,12 +623,9 @@ fn write_batches<W: Write + Send>(
 ) -> Result<(Writer<W>, Option<Overlaps>), WriteError> {
     let mut names: Vec<String> = Vec::new();
     let mut episodes = EpisodeWriter::new();
-    for batch in batches {
+    for mut batch in batches {
         names.extend(batch.names);
-        for row in &batch.rows {
-            let Some(name) = names.get(row.idler as usize) else { continue };
-            episodes.push(&mut writer, name, row)?;
-        }
+        episodes.push_all(&mut writer, &names, &mut batch.rows)?;
         give_back(batch.rows, used);
     }
     Ok((writer, episodes.overlaps().cloned()))

@@ -6,7 +6,7 @@ use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
 use dwell_trace::event::{Event, EventKind, TracepointKind};
 use dwell_trace::import::perf::{self, EventReader, EventSink, PerfError, PerfOptions, TextEvent};
-use dwell_trace::import::{ImportSummary, Input};
+use dwell_trace::import::{ImportSummary, Input, Place};
 use dwell_trace::merge::Merge;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -95,7 +95,7 @@ impl Interrupted {
 impl<W: Write + Send> Timers<'_, W> {
     fn write(&mut self, line: u64) -> Result<(), PerfError> {
         let Timers { pairing, found, rows, writer, name, .. } = self;
-        let failed = |source| PerfError::Write { name: name.clone(), line, source };
+        let failed = |source| PerfError::Write { place: Place { name: name.clone(), line }, source };
         rows.push([pairing.vcpus(), pairing.reasons()], found, writer).map_err(failed)
     }
 

@@ -30,7 +30,7 @@ pub use line::{TextEvent, Time};
 
 pub(crate) use line::{Line, text};
 
-use super::{ImportSummary, Input, InputError};
+use super::{ImportSummary, Input, InputError, Place};
 use crate::causes;
 use crate::contention::Contention;
 use crate::event::{EventKind, TracepointKind};
@@ -60,13 +60,8 @@ pub enum PerfError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The episodes could not be written.
-    #[error("{name}: cannot write the episode that ends in line {line}")]
-    Write {
-        name: String,
-        /// From 1.
-        line: u64,
-        source: WriteError,
-    },
+    #[error("{}: cannot write the episode that ends in line {}", place.name, place.line)]
+    Write { place: Place, source: WriteError },
     /// The events of several layers are there.
     #[error(
         "{name}: has events of the layers {} ({first}) and {} ({second}); choose one with `--layer {}` or `--layer {}`",
@@ -81,31 +76,19 @@ pub enum PerfError {
         second: String,
     },
     /// A line is one of the events of use, but not as perf writes it.
-    #[error("{name}: line {line} names `{event}` but cannot be parsed: `{text}`")]
+    #[error("{place} names `{event}` but cannot be parsed: `{text}`")]
     Unparsable {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         event: String,
         /// The line, or its beginning.
         text: String,
     },
     /// A line lacks its CPU.
-    #[error("{name}: line {line} has no CPU, which `{event}` needs; use `perf script -F +cpu`")]
-    NoCpu {
-        name: String,
-        /// From 1.
-        line: u64,
-        event: String,
-    },
+    #[error("{place} has no CPU, which `{event}` needs; use `perf script -F +cpu`")]
+    NoCpu { place: Place, event: String },
     /// A line lacks its thread.
-    #[error("{name}: line {line} has no thread, which `{event}` needs; use `perf script -F +comm,+tid`")]
-    NoThread {
-        name: String,
-        /// From 1.
-        line: u64,
-        event: String,
-    },
+    #[error("{place} has no thread, which `{event}` needs; use `perf script -F +comm,+tid`")]
+    NoThread { place: Place, event: String },
     /// What should be times are none.
     #[error(
         "{name}: times go back in {backwards} of {events} events: these are no times but differences, as \
@@ -413,17 +396,14 @@ impl<W: Write + Send> Episodes<'_, W> {
                 None => layer,
             },
         };
+        let has_all = |kinds: &[TracepointKind]| kinds.iter().all(|kind| seen.has(*kind));
         let used = Used {
             source: self.source(seen),
             own_switches: seen.has(TracepointKind::ContextSwitch) && !seen.has(TracepointKind::Switch),
             any_calls: !seen.tracepoints.iter().any(|kind| matches!(kind, TracepointKind::Enter(_))),
-            contention: [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]
-                .into_iter()
-                .all(|kind| seen.has(kind)),
-            causes: [TracepointKind::Switch, TracepointKind::Waking].into_iter().all(|kind| seen.has(kind)),
-            vcpu_causes: [TracepointKind::ApicAccept, TracepointKind::Waking]
-                .into_iter()
-                .all(|kind| seen.has(kind)),
+            contention: has_all(&[TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]),
+            causes: has_all(&[TracepointKind::Switch, TracepointKind::Waking]),
+            vcpu_causes: has_all(&[TracepointKind::ApicAccept, TracepointKind::Waking]),
         };
         let names = Box::new(self.names.clone());
         let pairing: Box<dyn Pairing> = match layer {
@@ -511,18 +491,10 @@ impl<W: Write + Send> Episodes<'_, W> {
     fn write(&mut self, summary: &mut ImportSummary, line: u64) -> Result<(), PerfError> {
         let Episodes { choice, found, episodes, writer, name, .. } = self;
         let Some(choice) = choice else { return Ok(()) };
-        let names = choice.pairing.idlers();
         episodes.resolve(summary.resolution_ns);
-        for row in found.drain(..) {
-            let idler = names.get(row.idler as usize).map_or("", String::as_str);
-            summary.episodes += 1;
-            episodes.push(writer, idler, &row).map_err(|source| PerfError::Write {
-                name: name.clone(),
-                line,
-                source,
-            })?;
-        }
-        Ok(())
+        summary.episodes += found.len() as u64;
+        let written = episodes.push_all(writer, choice.pairing.idlers(), found);
+        written.map_err(|source| PerfError::Write { place: Place { name: name.clone(), line }, source })
     }
 
     /// That the architecture is not known, where it matters.
