@@ -373,11 +373,6 @@ impl SystemCall {
         self.number_on(Arch::HERE?)
     }
 
-    /// The call of this number on this machine.
-    pub fn from_number(number: i64) -> Option<SystemCall> {
-        SystemCall::from_number_on(Arch::HERE, number)
-    }
-
     /// The call of this number on an architecture; none is known of one without a name.
     pub fn from_number_on(arch: Option<Arch>, number: i64) -> Option<SystemCall> {
         let arch = arch?;

@@ -141,7 +141,7 @@ impl Waking {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Cpu {
     idler: u32,
     idle: Option<Idle>,
@@ -271,16 +271,8 @@ impl GuestPairing {
 
     fn cpu(&mut self, number: u32) -> &mut Cpu {
         let idlers = &mut self.idlers;
-        self.cpus.entry(number).or_insert_with(|| Cpu {
-            idler: idlers.add(format!("cpu{number}")),
-            idle: None,
-            held: None,
-            interrupt: None,
-            last_interrupt: None,
-            waking: None,
-            moved: None,
-            window_ns: None,
-        })
+        let new = || Cpu { idler: idlers.add(format!("cpu{number}")), ..Cpu::default() };
+        self.cpus.entry(number).or_insert_with(new)
     }
 
     fn begin(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<PairedEpisode>) {
@@ -353,15 +345,13 @@ impl GuestPairing {
         let event_ns = event.map(|(at, _)| at);
         let went_on =
             idle.interrupts.saturating_sub(u64::from(last.is_some_and(|(at, _)| event_ns == Some(at))));
+        let idle_ns = event_ns.unwrap_or(time_ns).saturating_sub(idle.start_ns);
         let episode = PairedEpisode {
-            idler: cpu.idler,
-            start_ns: idle.start_ns,
-            idle_ns: event_ns.unwrap_or(time_ns).saturating_sub(idle.start_ns),
             window_ns: idle.window_ns(),
             halted,
             wake: Some(event.map_or(WakeCause::Unknown, |(_, wake)| wake)),
             wake_latency_ns: event_ns.map(|at| time_ns.saturating_sub(at)),
-            alone_ns: None,
+            ..PairedEpisode::new(cpu.idler, idle.start_ns, idle_ns)
         };
         cpu.held = Some(Held { idle, end_ns: time_ns, episode, quiet: wakings_seen && !by_switches });
         self.polled_through += went_on;

@@ -261,17 +261,9 @@ impl Pairing for HostPairing {
                 }
                 let contention = self.contention.as_mut();
                 let alone_ns = contention.and_then(|contention| contention.alone_ns(event, ns, waited));
-                found.push(PairedEpisode {
-                    idler,
-                    // The trace is made a little after the end that `ns` was taken at.
-                    start_ns: event.time_ns.saturating_sub(ns),
-                    idle_ns: ns,
-                    window_ns,
-                    halted: Some(waited),
-                    wake: None,
-                    wake_latency_ns: None,
-                    alone_ns,
-                });
+                // The trace is made a little after the end that `ns` was taken at.
+                let episode = PairedEpisode::new(idler, event.time_ns.saturating_sub(ns), ns);
+                found.push(PairedEpisode { window_ns, halted: Some(waited), alone_ns, ..episode });
             }
             EventKind::Gap { until_ns, .. } => {
                 self.gap_until_ns = self.gap_until_ns.max(until_ns);

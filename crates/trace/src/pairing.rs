@@ -29,6 +29,22 @@ pub struct PairedEpisode {
     pub alone_ns: Option<u64>,
 }
 
+impl PairedEpisode {
+    /// An episode of which nothing else is known.
+    pub(crate) const fn new(idler: u32, start_ns: u64, idle_ns: u64) -> PairedEpisode {
+        PairedEpisode {
+            idler,
+            start_ns,
+            idle_ns,
+            window_ns: None,
+            halted: None,
+            wake: None,
+            wake_latency_ns: None,
+            alone_ns: None,
+        }
+    }
+}
+
 /// Makes episodes out of events that come in order of time.
 pub trait Pairing: Send {
     /// Takes the next event and appends the episodes that it ends. Those of one idler come in order of their start.

@@ -155,16 +155,9 @@ impl ThreadPairing {
         };
         let wake = wake(call, result);
         thread.tally(call).count(waiting.timeout, wake, result);
-        (waiting.timeout != Timeout::Zero).then(|| PairedEpisode {
-            idler: thread.idler,
-            start_ns: waiting.start_ns,
-            idle_ns: event.time_ns.saturating_sub(waiting.start_ns),
-            window_ns: None,
-            halted: None,
-            wake: Some(wake),
-            wake_latency_ns: None,
-            alone_ns: None,
-        })
+        let idle_ns = event.time_ns.saturating_sub(waiting.start_ns);
+        let episode = PairedEpisode::new(thread.idler, waiting.start_ns, idle_ns);
+        (waiting.timeout != Timeout::Zero).then_some(PairedEpisode { wake: Some(wake), ..episode })
     }
 }
 
