@@ -10,7 +10,7 @@ use dwell_machine::{cpu, kernel, process};
 use dwell_policy::arch::Arch;
 use dwell_policy::host;
 use dwell_trace::causes;
-use dwell_trace::contention::Contention;
+use dwell_trace::contention::{self, Contention};
 use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::{HostPairing, vcpu_of_name};
@@ -54,15 +54,15 @@ pub(crate) fn plan(
             let revision = kernel::version(&**system).and_then(|version| host::Revision::of(version).ok());
             let mut pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
             let mut probes = host_probes(*exits);
-            let contention = *contention && can_see(&**system, tracefs, &CONTENTION);
-            let causes = *causes && can_see(&**system, tracefs, &VCPU_CAUSES);
-            let cpus = if contention || causes { cpus_of_vcpus(&**system, *pid) } else { None };
+            let with_contention = *contention && can_see(&**system, tracefs, &contention::TRACEPOINTS);
+            let causes = *causes && can_see(&**system, tracefs, &vcpu_causes::TRACEPOINTS);
+            let cpus = if with_contention || causes { cpus_of_vcpus(&**system, *pid) } else { None };
             if causes {
-                probes.extend(filtered_by_cpu(&VCPU_CAUSES, cpus.as_ref()));
-                probes.extend(INTERRUPTS.map(|kind| Probe::of(kind).optional()));
+                probes.extend(filtered_by_cpu(&vcpu_causes::TRACEPOINTS, cpus.as_ref()));
+                probes.extend(vcpu_causes::INTERRUPTS.map(|kind| Probe::of(kind).optional()));
             }
-            if contention {
-                probes.extend(filtered_by_cpu(&CONTENTION, cpus.as_ref()));
+            if with_contention {
+                probes.extend(filtered_by_cpu(&contention::TRACEPOINTS, cpus.as_ref()));
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
             let pairing: Box<dyn Pairing> = match causes {
@@ -90,15 +90,6 @@ fn host_probes(exits: bool) -> Vec<Probe> {
     }
     probes
 }
-
-/// The tracepoints that show which tasks are runnable.
-const CONTENTION: [TracepointKind; 4] =
-    [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::WakeupNew, TracepointKind::Migrate];
-
-/// The tracepoints that show what wakes vCPUs.
-const VCPU_CAUSES: [TracepointKind; 2] = [TracepointKind::Waking, TracepointKind::ApicAccept];
-/// What shows that a waking is an interrupt's and not the task's below it.
-const INTERRUPTS: [TracepointKind; 2] = [TracepointKind::TimerInterrupt, TracepointKind::DeviceInterrupt];
 
 /// Whether the kernel has these tracepoints, and the numbers of threads in them are those that perf gives for the same
 /// threads: in a PID namespace they are not.
@@ -154,10 +145,7 @@ fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>>
 /// none for single calls, two for all.
 fn thread_probes(system: &dyn System, tracefs: &Tracefs) -> Vec<Probe> {
     if tracefs.has(system, &TracepointKind::Enter(SystemCall::Ppoll).to_string()) {
-        let pairs = SystemCall::ALL
-            .iter()
-            .flat_map(|&call| [TracepointKind::Enter(call), TracepointKind::Leave(call)]);
-        return pairs.map(|kind| Probe::of(kind).by_thread().optional()).collect();
+        return TracepointKind::of_calls().map(|kind| Probe::of(kind).by_thread().optional()).collect();
     }
     let numbers = any_of("id", SystemCall::ALL.iter().filter_map(|call| call.number()));
     let probe = |kind| Probe::of(kind).filtered(numbers.clone()).by_thread();

@@ -26,20 +26,20 @@ pub const IN_INTERRUPT_NS: u64 = 10_000;
 /// The key of a recording's metadata with the number of segments that were left out: from when there are too many.
 const LEFT_OUT: &str = "segments_left_out";
 
-/// A task that runs.
+/// A segment that has begun.
 #[derive(Clone, Copy)]
-struct Running {
-    tid: i32,
-    start_ns: u64,
+pub(crate) struct Running {
+    pub(crate) start_ns: u64,
     cause: Cause,
     halted: Option<bool>,
-    /// The number that its segment will have.
-    number: u32,
+    /// The number that it will have.
+    pub(crate) number: u32,
 }
 
 #[derive(Default)]
 struct Cpu {
-    running: Option<Running>,
+    /// The task that runs.
+    running: Option<(i32, Running)>,
     /// The last one since the last switch.
     interrupt: Option<(u64, Interrupt)>,
     /// The idle state that was entered last, since the last switch.
@@ -56,20 +56,23 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The number of a segment that begins; `None` where there are too many.
-    pub(crate) fn begin(&mut self) -> Option<u32> {
+    /// A segment begins; `None` where there are too many.
+    pub(crate) fn begin(&mut self, start_ns: u64, cause: Cause, halted: Option<bool>) -> Option<Running> {
         if self.rows.len() >= MOST_SEGMENTS {
             self.left_out += 1;
             return None;
         }
+        let number = u32::try_from(self.rows.len()).ok()?;
         self.rows.push(None);
-        u32::try_from(self.rows.len() - 1).ok()
+        Some(Running { start_ns, cause, halted, number })
     }
 
-    /// The segment of this number is over.
-    pub(crate) fn end(&mut self, number: u32, segment: Segment) {
+    /// The segment of this task, on this CPU, is over.
+    pub(crate) fn end(&mut self, running: Running, (task, cpu): (u32, u32), end_ns: u64) {
+        let Running { start_ns, cause, halted, number } = running;
+        let run_ns = end_ns.saturating_sub(start_ns);
         if let Some(row) = self.rows.get_mut(number as usize) {
-            *row = Some(segment);
+            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
         }
     }
 
@@ -171,7 +174,7 @@ impl SegmentPairing {
     /// The task `tid` runs on `cpu`, whatever was switched in last.
     fn correct(&mut self, cpu: u32, tid: i32) {
         let state = self.cpus.entry(cpu).or_default();
-        if tid <= 0 || state.running.is_none_or(|running| running.tid == tid) {
+        if tid <= 0 || state.running.is_none_or(|(runs, _)| runs == tid) {
             return;
         }
         let seen_ns = state.seen_ns;
@@ -188,7 +191,7 @@ impl SegmentPairing {
             cpu.interrupt.filter(|(at_ns, _)| event.time_ns.saturating_sub(*at_ns) <= IN_INTERRUPT_NS);
         let woken_ns = event.time_ns;
         let cause = match (cpu.running, recent) {
-            (Some(running), None | Some((_, Interrupt::Ipi))) => {
+            (Some((_, running)), None | Some((_, Interrupt::Ipi))) => {
                 Cause::Task { waker: running.number, offset_ns: woken_ns.saturating_sub(running.start_ns) }
             }
             (_, Some((_, Interrupt::Timer))) => Cause::Timer { woken_ns },
@@ -200,10 +203,8 @@ impl SegmentPairing {
     }
 
     fn out(&mut self, cpu: u32, tid: i32, at_ns: u64, is_runnable: bool) {
-        let Some(running) = self.cpus.entry(cpu).or_default().running.take() else { return };
-        if running.tid != tid {
-            return;
-        }
+        let running = self.cpus.entry(cpu).or_default().running.take();
+        let Some((_, running)) = running.filter(|(runs, _)| *runs == tid) else { return };
         if is_runnable {
             self.preempted.insert(tid, ());
         }
@@ -212,9 +213,7 @@ impl SegmentPairing {
             self.names.push((tid, self.names_of.thread(Event::UNKNOWN_ID, tid)));
             count
         });
-        let Running { start_ns, cause, halted, number, .. } = running;
-        let run_ns = at_ns.saturating_sub(start_ns);
-        self.rows.end(number, Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
+        self.rows.end(running, (task, cpu), at_ns);
     }
 
     fn switched_in(&mut self, cpu: u32, tid: i32, at_ns: u64, halted: Option<bool>) {
@@ -224,9 +223,8 @@ impl SegmentPairing {
             None => woken.map_or(Cause::Unknown, |(cause, _)| cause),
         };
         self.started_ns = at_ns;
-        let Some(number) = self.rows.begin() else { return };
-        let running = Running { tid, start_ns: at_ns, cause, halted, number };
-        self.cpus.entry(cpu).or_default().running = Some(running);
+        let Some(running) = self.rows.begin(at_ns, cause, halted) else { return };
+        self.cpus.entry(cpu).or_default().running = Some((tid, running));
     }
 
     /// What runs on the CPU, and what was woken, is not known from here on.

@@ -10,12 +10,17 @@
 //! The interrupt event has the number of the vCPU, but not its VM. It is taken to be for the vCPU of this number in the
 //! waker's process, or in any process if the waker's has none.
 
-use crate::causes::{IN_INTERRUPT_NS, Rows, Segmenting, WithSegments};
-use crate::event::{Event, EventKind, Interrupt};
+use crate::causes::{IN_INTERRUPT_NS, Rows, Running, Segmenting, WithSegments};
+use crate::event::{Event, EventKind, Interrupt, TracepointKind};
 use crate::host::HostPairing;
 use crate::pairing::{ByNumber, PairedEpisode, Pairing};
-use dwell_recording::{Cause, Segment, Segments};
+use dwell_recording::{Cause, Segments};
 use std::collections::VecDeque;
+
+/// The tracepoints that show what wakes vCPUs.
+pub const TRACEPOINTS: [TracepointKind; 2] = [TracepointKind::Waking, TracepointKind::ApicAccept];
+/// What shows that a waking is an interrupt's and not the task's below it.
+pub const INTERRUPTS: [TracepointKind; 2] = [TracepointKind::TimerInterrupt, TracepointKind::DeviceInterrupt];
 
 /// So many of the events that may have woken a vCPU are remembered: most halts have one or two.
 const MOST_WAKEUPS: usize = 16;
@@ -45,17 +50,9 @@ struct Wakeup {
     of_thread: bool,
 }
 
-/// A vCPU that is between two halts.
-#[derive(Clone, Copy)]
-struct Running {
-    start_ns: u64,
-    cause: Cause,
-    halted: Option<bool>,
-    number: u32,
-}
-
 #[derive(Default)]
 struct Vcpu {
+    /// Between two halts.
     running: Option<Running>,
     wakeups: VecDeque<Wakeup>,
 }
@@ -175,16 +172,12 @@ impl OfVcpus {
             }
         }
         let vcpu = &mut self.vcpus[place];
-        if let Some(Running { start_ns, cause, halted, number }) = vcpu.running.take() {
-            let run_ns = episode.start_ns.saturating_sub(start_ns);
-            let row = Segment { task: idler, cpu: idler, start_ns, run_ns, cause, halted, idle: None };
-            self.rows.end(number, row);
+        if let Some(running) = vcpu.running.take() {
+            self.rows.end(running, (idler, idler), episode.start_ns);
         }
         let cause = vcpu.cause(episode.start_ns, episode.halted == Some(true));
         vcpu.wakeups.clear();
-        let start_ns = event.time_ns;
-        let begin = |number| Running { start_ns, cause, halted: episode.halted, number };
-        vcpu.running = self.rows.begin().map(begin);
+        vcpu.running = self.rows.begin(event.time_ns, cause, episode.halted);
     }
 
     /// What runs, and what was woken, is not known from here on.

@@ -32,7 +32,7 @@ pub(crate) use line::{Line, text};
 
 use super::{ImportSummary, Input, InputError, Place};
 use crate::causes;
-use crate::contention::Contention;
+use crate::contention::{self, Contention};
 use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource, polling_state};
 use crate::host::HostPairing;
@@ -301,72 +301,32 @@ const fn layer_of(tracepoint: TracepointKind) -> Option<Layer> {
 /// Which events of a text make episodes, and how.
 struct Choice {
     layer: Layer,
-    used: Used,
+    /// Of two sources of the same thing, the one that is used.
+    used: Vec<TracepointKind>,
     pairing: Box<dyn Pairing>,
-}
-
-/// Of two sources of the same thing, the one that is used.
-#[derive(Clone, Copy)]
-struct Used {
-    source: GuestSource,
-    /// perf's own records of switches, for lack of `sched:sched_switch`.
-    own_switches: bool,
-    /// `raw_syscalls`, for lack of `syscalls`.
-    any_calls: bool,
-    /// The scheduler's events, for the time alone of vCPUs; only if all are there that show which tasks are runnable.
-    contention: bool,
-    /// The scheduler's events, for what woke the tasks of a guest.
-    causes: bool,
-    /// Interrupts and wakings, for what woke the vCPUs of a host.
-    vcpu_causes: bool,
 }
 
 impl Choice {
     fn uses(&self, tracepoint: TracepointKind) -> bool {
-        let Used { source, own_switches, any_calls, contention, causes, vcpu_causes } = self.used;
-        match (self.layer, tracepoint) {
-            (Layer::Host, TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::Exit) => {
-                true
-            }
-            (
-                Layer::Host,
-                TracepointKind::Switch
-                | TracepointKind::Wakeup
-                | TracepointKind::WakeupNew
-                | TracepointKind::Migrate,
-            ) => contention,
-            (
-                Layer::Host,
-                TracepointKind::Waking
-                | TracepointKind::ApicAccept
-                | TracepointKind::TimerInterrupt
-                | TracepointKind::DeviceInterrupt,
-            ) => vcpu_causes,
-            (Layer::Guest, TracepointKind::Switch) => {
-                (source == GuestSource::Switch && !own_switches) || causes
-            }
-            (Layer::Guest, TracepointKind::ContextSwitch) => source == GuestSource::Switch && own_switches,
-            (
-                Layer::Guest,
-                TracepointKind::CpuIdle
-                | TracepointKind::GuestHaltPoll
-                | TracepointKind::DwellIdle
-                | TracepointKind::Reflect
-                | TracepointKind::Waking
-                | TracepointKind::TimerInterrupt
-                | TracepointKind::RescheduleInterrupt
-                | TracepointKind::CallInterrupt
-                | TracepointKind::IpiEntry
-                | TracepointKind::IpiRaise
-                | TracepointKind::IpiSend
-                | TracepointKind::DeviceInterrupt,
-            ) => true,
-            (Layer::Iothread, TracepointKind::Enter(_) | TracepointKind::Leave(_)) => !any_calls,
-            (Layer::Iothread, TracepointKind::AnyEnter | TracepointKind::AnyLeave) => any_calls,
-            _ => false,
-        }
+        self.used.contains(&tracepoint)
     }
 }
+
+/// What shows how the CPUs of a guest idle, beside switches.
+const OF_GUEST: [TracepointKind; 12] = [
+    TracepointKind::CpuIdle,
+    TracepointKind::GuestHaltPoll,
+    TracepointKind::DwellIdle,
+    TracepointKind::Reflect,
+    TracepointKind::Waking,
+    TracepointKind::TimerInterrupt,
+    TracepointKind::RescheduleInterrupt,
+    TracepointKind::CallInterrupt,
+    TracepointKind::IpiEntry,
+    TracepointKind::IpiRaise,
+    TracepointKind::IpiSend,
+    TracepointKind::DeviceInterrupt,
+];
 
 /// The events of a text on their way to episodes.
 struct Episodes<'a, W: Write + Send> {
@@ -397,37 +357,52 @@ impl<W: Write + Send> Episodes<'_, W> {
             },
         };
         let has_all = |kinds: &[TracepointKind]| kinds.iter().all(|kind| seen.has(*kind));
-        let used = Used {
-            source: self.source(seen),
-            own_switches: seen.has(TracepointKind::ContextSwitch) && !seen.has(TracepointKind::Switch),
-            any_calls: !seen.tracepoints.iter().any(|kind| matches!(kind, TracepointKind::Enter(_))),
-            contention: has_all(&[TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]),
-            causes: has_all(&[TracepointKind::Switch, TracepointKind::Waking]),
-            vcpu_causes: has_all(&[TracepointKind::ApicAccept, TracepointKind::Waking]),
-        };
         let names = Box::new(self.names.clone());
+        let mut used = vec![];
         let pairing: Box<dyn Pairing> = match layer {
             Layer::Host => {
-                let host = HostPairing::new(self.revision(), None, names);
-                let host = if used.contention { host.with_contention(Contention::new(None)) } else { host };
-                match used.vcpu_causes {
-                    true => Box::new(vcpu_causes::with_causes(host)),
-                    false => Box::new(host),
+                used.extend([TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::Exit]);
+                let mut host = HostPairing::new(self.revision(), None, names);
+                // Only if all are there that show which tasks are runnable.
+                if has_all(&[TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]) {
+                    used.extend(contention::TRACEPOINTS);
+                    host = host.with_contention(Contention::new(None));
+                }
+                if has_all(&vcpu_causes::TRACEPOINTS) {
+                    used.extend(vcpu_causes::TRACEPOINTS.into_iter().chain(vcpu_causes::INTERRUPTS));
+                    Box::new(vcpu_causes::with_causes(host))
+                } else {
+                    Box::new(host)
                 }
             }
             Layer::Guest | Layer::Driver => {
+                let source = self.source(seen);
+                let causes = has_all(&[TracepointKind::Switch, TracepointKind::Waking]);
+                // perf's own records of switches, for lack of `sched:sched_switch`.
+                let own = seen.has(TracepointKind::ContextSwitch) && !seen.has(TracepointKind::Switch);
+                let by_switches = source == GuestSource::Switch;
+                used.extend(OF_GUEST);
+                used.extend((by_switches && own).then_some(TracepointKind::ContextSwitch));
+                used.extend((by_switches && !own || causes).then_some(TracepointKind::Switch));
                 let silent = seen.cpus_that_switch.difference(&seen.cpus_with_cpu_idle).copied();
                 let silent = if seen.cpus_with_cpu_idle.is_empty() { vec![] } else { silent.collect() };
                 let has_haltpoll =
                     seen.has(TracepointKind::GuestHaltPoll) || seen.has(TracepointKind::Reflect);
                 let polling_state = polling_state(self.arch, has_haltpoll);
-                let guest = GuestPairing::new(used.source, silent).with_polling_state(polling_state);
-                match used.causes {
-                    true => Box::new(causes::with_causes(guest, used.source, names)),
+                let guest = GuestPairing::new(source, silent).with_polling_state(polling_state);
+                match causes {
+                    true => Box::new(causes::with_causes(guest, source, names)),
                     false => Box::new(guest),
                 }
             }
-            Layer::Iothread => Box::new(ThreadPairing::new(None, names)),
+            Layer::Iothread => {
+                // `raw_syscalls` for lack of `syscalls`.
+                match seen.tracepoints.iter().any(|kind| matches!(kind, TracepointKind::Enter(_))) {
+                    true => used.extend(TracepointKind::of_calls()),
+                    false => used.extend([TracepointKind::AnyEnter, TracepointKind::AnyLeave]),
+                }
+                Box::new(ThreadPairing::new(None, names))
+            }
         };
         // Where a layer was asked for, its events may begin later than what is seen so far.
         if seen.tracepoints.iter().any(|&kind| layer_of(kind) == Some(layer)) {
