@@ -15,12 +15,12 @@ use std::os::fd::OwnedFd;
 
 /// A machine whose kernel can be traced.
 pub trait System: Machine {
-    /// A tracefs that no other process sees and that disappears with the descriptor.
+    /// A tracefs that no other process sees.
     ///
     /// # Errors
     /// `ENODEV` where the kernel has no tracefs, `EPERM` without `CAP_SYS_ADMIN`;
     /// [`io::ErrorKind::Unsupported`] where only another machine's files are at hand.
-    fn mount_tracefs(&self) -> io::Result<OwnedFd>;
+    fn mount_tracefs(&self) -> io::Result<Detached>;
 
     /// A sampled event on one CPU, for all processes, not yet enabled.
     ///
@@ -51,9 +51,9 @@ fn only_here(root: &Sysroot) -> io::Result<()> {
 }
 
 impl System for Sysroot {
-    fn mount_tracefs(&self) -> io::Result<OwnedFd> {
+    fn mount_tracefs(&self) -> io::Result<Detached> {
         only_here(self)?;
-        Detached::new("tracefs").map(OwnedFd::from)
+        Detached::new("tracefs")
     }
 
     fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {

@@ -3,12 +3,12 @@
 //! It is looked for in `/proc/mounts`, then at its usual places. Where it is mounted nowhere, a *detached* mount is
 //! made: it has no path, only a file descriptor, and ends with it. Nothing is left behind, whatever happens.
 
+use crate::detached::Detached;
 use crate::format::{Format, FormatError};
 use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::{Machine, kernel};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Why a tracepoint could not be reached. Each kind has its own remedy, which is part of the text.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ pub struct Tracefs {
     root: String,
     kernel: String,
     /// Keeps a mount of our own alive; `root` leads through it.
-    _mount: Option<OwnedFd>,
+    _mount: Option<Detached>,
 }
 
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -122,10 +122,7 @@ impl Tracefs {
             }
         }
         match system.mount_tracefs() {
-            Ok(mount) => {
-                let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
-                Ok(Tracefs { root, kernel, _mount: Some(mount) })
-            }
+            Ok(mount) => Ok(Tracefs { root: mount.path(), kernel, _mount: Some(mount) }),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TracefsError::NoTracefs),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let needs = if refused.is_some() { READ } else { MOUNT };
@@ -237,7 +234,7 @@ mod tests {
     fn private_mounts_show_events_and_leave_nothing_behind() {
         let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let before = mounts();
-        for way in [by_descriptor as fn(&'static str) -> io::Result<OwnedFd>, in_namespace] {
+        for way in [by_descriptor as fn(&'static str) -> io::Result<Detached>, in_namespace] {
             let mount = match way("tracefs") {
                 Ok(mount) => mount,
                 Err(error) => {
@@ -246,7 +243,7 @@ mod tests {
                     continue;
                 }
             };
-            let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
+            let root = mount.path();
             let here = Sysroot::of_this_machine();
             let kernel = "test".to_owned();
             let tracefs = Tracefs { root, kernel, _mount: Some(mount) };
