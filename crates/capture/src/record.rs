@@ -6,7 +6,7 @@ use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::plan::{Plan, plan};
 use crate::probe::{Probe, Trace, any_of};
-use crate::settings::Watch;
+use crate::settings::{self, Watch};
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
@@ -228,7 +228,7 @@ impl Recorder {
         std::thread::scope(|scope| {
             let (outlet, receiver, used) = outlet();
             let writing = scope.spawn(move || write_batches(writer, &receiver, &used));
-            let recorded = session.record(&outlet, until, observer);
+            let recorded = session.record(Some(&outlet), until, observer);
             drop(outlet);
             let (mut writer, overlaps) = writing.join().map_err(|_| RecordError::WriterGone)??;
             let status = recorded?;
@@ -314,12 +314,13 @@ impl<O: Copy + Into<Owner>> Session<O> {
         metadata.lost.at_least = !trace.counts_lost();
         metadata.other.insert(TRACING.to_owned(), tracing);
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
-        if recorded.into() == Owner::Layer(Layer::Guest)
-            && let Some(step) = polling::poll_step()
-        {
-            metadata.other.insert(POLL_STEP.to_owned(), step.get().into());
+        let is_guest = recorded.into() == Owner::Layer(Layer::Guest);
+        if is_guest {
+            metadata.other.extend([settings::cpuidle(&*system)]);
+            let step = polling::poll_step().map(|step| (POLL_STEP.to_owned(), step.get().into()));
+            metadata.other.extend(step);
         }
-        let stat = Stat::of_all(&*system).filter(|_| recorded.into() == Owner::Layer(Layer::Guest));
+        let stat = Stat::of_all(&*system).filter(|_| is_guest);
         let (threads, counters) = (watched, None);
         Ok(Session { system, who, trace, pairing, metadata, watch, meter, stat, threads, counters })
     }
@@ -344,13 +345,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
     /// # Errors
     /// What went wrong.
     pub fn run(&mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
-        std::thread::scope(|scope| {
-            let (outlet, receiver, used) = outlet();
-            scope.spawn(move || {
-                receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
-            });
-            self.record(&outlet, until, observer)
-        })
+        self.record(None, until, observer)
     }
 
     /// No event follows, whether or not all went well.
@@ -366,7 +361,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
 
     fn record(
         &mut self,
-        outlet: &Outlet,
+        outlet: Option<&Outlet>,
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Status, RecordError> {
@@ -376,7 +371,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.trace.enable().map_err(io("switch on"))?;
         let start_ns = now_ns();
         round.start_ns = start_ns;
-        self.counters.iter_mut().for_each(KvmCounters::start);
+        self.counters.iter_mut().for_each(KvmCounters::read);
         observer.begins();
         let started = Instant::now();
         let mut looked = started;
@@ -400,7 +395,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
             observer.status(&round.status);
         }
         observer.ends();
-        self.counters.iter_mut().for_each(KvmCounters::end);
+        self.counters.iter_mut().for_each(KvmCounters::read);
         let end_ns = now_ns();
         round.end_ns = Some(end_ns);
         self.trace.disable().map_err(io("switch off"))?;
@@ -426,11 +421,12 @@ impl<O: Copy + Into<Owner>> Session<O> {
         &mut self,
         round: &mut Round,
         until_ns: u64,
-        outlet: &Outlet,
+        outlet: Option<&Outlet>,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         // About two events make an episode.
-        let mut rows = outlet.spare.try_recv().unwrap_or_default();
+        let spare = outlet.and_then(|outlet| outlet.spare.try_recv().ok());
+        let mut rows = spare.unwrap_or_else(|| std::mem::take(&mut round.spare));
         rows.reserve(round.merge.pending() / 2);
         let pairing = &mut self.pairing;
         round.merge.release(until_ns, |event| {
@@ -443,8 +439,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
     fn send(
         &mut self,
         round: &mut Round,
-        rows: Vec<PairedEpisode>,
-        outlet: &Outlet,
+        mut rows: Vec<PairedEpisode>,
+        outlet: Option<&Outlet>,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         let idlers = self.pairing.idlers();
@@ -455,9 +451,11 @@ impl<O: Copy + Into<Owner>> Session<O> {
         round.status.episodes += rows.len() as u64;
         round.status.incomplete = self.pairing.incomplete();
         round.status.lost = self.trace.lost().values().sum();
-        if rows.is_empty() && names.is_empty() {
+        let Some(outlet) = outlet.filter(|_| !rows.is_empty() || !names.is_empty()) else {
+            rows.clear();
+            round.spare = rows;
             return Ok(());
-        }
+        };
         // The thread that writes ends early only with an error of its own, which is then returned in place of this one.
         outlet.sender.send(Batch { names, rows }).map_err(|_| RecordError::WriterGone)
     }
@@ -487,7 +485,6 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.metadata.lost.add(None, missed);
         self.metadata.lost.incomplete_episodes = self.pairing.incomplete();
         self.metadata.settings = self.watch.changes().to_vec();
-        self.metadata.other.extend(self.watch.notes());
         self.metadata.idle_includes = self.pairing.idle_includes();
         self.metadata.other.extend(self.pairing.notes());
         if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
@@ -517,29 +514,25 @@ fn threads_of(system: &dyn System, pid: Option<i32>) -> Result<Vec<i32>, RecordE
 /// KVM's own counters at the start and the end of a recording of vCPUs, where they can be read.
 struct KvmCounters {
     reader: StatsReader,
-    start: Option<Snapshot>,
-    end: Option<Snapshot>,
+    /// The last two.
+    snapshots: [Option<Snapshot>; 2],
 }
 
 impl KvmCounters {
     fn of(target: &Target) -> Option<KvmCounters> {
         let Target::Host { pid, .. } = target else { return None };
         let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-        Some(KvmCounters { reader: StatsReader::new(pid).ok()?, start: None, end: None })
+        Some(KvmCounters { reader: StatsReader::new(pid).ok()?, snapshots: [None, None] })
     }
 
-    fn start(&mut self) {
-        self.start = Some(self.reader.snapshot().0);
-    }
-
-    fn end(&mut self) {
-        self.end = Some(self.reader.snapshot().0);
+    fn read(&mut self) {
+        self.snapshots = [self.snapshots[1].take(), Some(self.reader.snapshot().0)];
     }
 
     /// Both, in the form that [`KvmCounted`](dwell_recording::accounting::KvmCounted) is read from; `None` where a VM
     /// ended in between, which takes its counters along.
     fn counted(&self) -> Option<serde_json::Value> {
-        let (start, end) = (self.start.as_ref()?, self.end.as_ref()?);
+        let [Some(start), Some(end)] = &self.snapshots else { return None };
         (end.since(start).ended == 0 && !end.vms.is_empty()).then(|| json!({ "start": start, "end": end }))
     }
 }
@@ -557,6 +550,8 @@ pub(crate) struct Round {
     status: Status,
     /// How many idlers' names were sent off.
     named: usize,
+    /// For episodes that are not written, and those that come first.
+    spare: Vec<PairedEpisode>,
 }
 
 impl Round {
