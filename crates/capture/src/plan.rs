@@ -9,7 +9,6 @@ use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel, process};
 use dwell_policy::arch::Arch;
 use dwell_policy::host;
-use dwell_trace::causes;
 use dwell_trace::contention::{self, Contention};
 use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
@@ -60,16 +59,13 @@ pub(crate) fn plan(
             if causes {
                 probes.extend(filtered_by_cpu(&vcpu_causes::TRACEPOINTS, cpus.as_ref()));
                 probes.extend(vcpu_causes::INTERRUPTS.map(|kind| Probe::of(kind).optional()));
+                pairing = pairing.with_segments();
             }
             if with_contention {
                 probes.extend(filtered_by_cpu(&contention::TRACEPOINTS, cpus.as_ref()));
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
-            let pairing: Box<dyn Pairing> = match causes {
-                true => Box::new(vcpu_causes::with_causes(pairing)),
-                false => Box::new(pairing),
-            };
-            Plan { causes, ..Plan::through_perf(probes, pairing) }
+            Plan { causes, ..Plan::through_perf(probes, Box::new(pairing)) }
         }
         Target::Guest { source, causes } => guest(system, tracefs, *source, *causes)?,
         Target::Thread { pid, .. } => {
@@ -203,10 +199,10 @@ fn pairing(
     if let Some(name) = system.text("/sys/devices/system/cpu/cpu0/cpuidle/state0/name") {
         pairing = pairing.with_polling_state((name.trim() == "POLL").then_some(0));
     }
-    match causes {
-        true => Box::new(causes::with_causes(pairing, source, Box::new(ProcNames::new(system.clone())))),
-        false => Box::new(pairing),
+    if causes {
+        pairing = pairing.with_segments(Box::new(ProcNames::new(system.clone())));
     }
+    Box::new(pairing)
 }
 
 fn through_bpf(system: &Arc<dyn System>, trace: Trace, silent: Vec<u32>, mut tracing: Value) -> Plan {

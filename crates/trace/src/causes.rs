@@ -12,9 +12,8 @@
 //! segment of another CPU if that was later.
 
 use crate::event::{Event, EventKind, Interrupt};
-use crate::guest::{GuestPairing, GuestSource};
-use crate::pairing::{ByNumber, Names, PairedEpisode, Pairing};
-use dwell_recording::{Cause, IdleIncludes, MOST_SEGMENTS, Segment, Segments};
+use crate::pairing::{ByNumber, Names};
+use dwell_recording::{Cause, MOST_SEGMENTS, Segment, Segments};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -103,7 +102,7 @@ impl Rows {
 }
 
 /// Makes segments out of events that come in order of time.
-struct SegmentPairing {
+pub(crate) struct SegmentPairing {
     polling_state: Option<u32>,
     names_of: Box<dyn Names>,
     cpus: ByNumber<u32, Cpu>,
@@ -114,13 +113,13 @@ struct SegmentPairing {
     tasks: ByNumber<i32, u32>,
     /// The number of each task, and its name where it was known when its first segment ended: it may be gone later.
     names: Vec<(i32, Option<String>)>,
-    rows: Rows,
+    pub(crate) rows: Rows,
     /// When the last one began \[ns\].
     started_ns: u64,
 }
 
 impl SegmentPairing {
-    fn new(polling_state: Option<u32>, names_of: Box<dyn Names>) -> SegmentPairing {
+    pub(crate) fn new(polling_state: Option<u32>, names_of: Box<dyn Names>) -> SegmentPairing {
         SegmentPairing {
             polling_state,
             names_of,
@@ -134,7 +133,7 @@ impl SegmentPairing {
         }
     }
 
-    fn observe(&mut self, event: &Event) {
+    pub(crate) fn observe(&mut self, event: &Event) {
         self.observe_kind(event);
         self.cpus.entry(event.cpu).or_default().seen_ns = event.time_ns;
     }
@@ -239,7 +238,7 @@ impl SegmentPairing {
     }
 
     /// The segments whose end was seen.
-    fn finish(&mut self) -> Segments {
+    pub(crate) fn finish(&mut self) -> Segments {
         let rows = self.rows.finish();
         let mut tasks = vec![];
         for (tid, known) in std::mem::take(&mut self.names) {
@@ -248,86 +247,6 @@ impl SegmentPairing {
         }
         Segments { tasks, rows, poll_step_ns: 0 }
     }
-}
-
-/// Makes segments beside the episodes of a pairing `E`.
-pub(crate) trait Segmenting<E>: Send {
-    /// Takes the next event, and passes it on to the episodes if these need it.
-    fn observe(&mut self, event: &Event, episodes: &mut E, found: &mut Vec<PairedEpisode>);
-
-    /// The segments so far.
-    fn rows(&self) -> &Rows;
-
-    /// The segments whose end was seen.
-    fn finish(&mut self, episodes: &E) -> Segments;
-}
-
-/// Episodes, and the segments between them.
-pub(crate) struct WithSegments<E, S> {
-    pub(crate) episodes: E,
-    pub(crate) segments: S,
-}
-
-impl<E: Pairing, S: Segmenting<E>> Pairing for WithSegments<E, S> {
-    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
-        self.segments.observe(event, &mut self.episodes, found);
-    }
-
-    fn finish(&mut self, found: &mut Vec<PairedEpisode>) {
-        self.episodes.finish(found);
-    }
-
-    fn idlers(&self) -> &[String] {
-        self.episodes.idlers()
-    }
-
-    fn incomplete(&self) -> u64 {
-        self.episodes.incomplete()
-    }
-
-    fn idle_includes(&self) -> IdleIncludes {
-        self.episodes.idle_includes()
-    }
-
-    fn notes(&self) -> BTreeMap<String, Value> {
-        let mut notes = self.episodes.notes();
-        self.segments.rows().note(&mut notes);
-        notes
-    }
-
-    fn take_segments(&mut self) -> Option<Segments> {
-        Some(self.segments.finish(&self.episodes))
-    }
-}
-
-/// The segments of the tasks of a guest's CPUs.
-struct OfCpus {
-    segments: SegmentPairing,
-    /// Whether the episodes are made of switches; else these are for the segments alone.
-    from_switches: bool,
-}
-
-impl Segmenting<GuestPairing> for OfCpus {
-    fn observe(&mut self, event: &Event, episodes: &mut GuestPairing, found: &mut Vec<PairedEpisode>) {
-        self.segments.observe(event);
-        if self.from_switches || !matches!(event.kind, EventKind::Switch { .. }) {
-            episodes.observe(event, found);
-        }
-    }
-
-    fn rows(&self) -> &Rows {
-        &self.segments.rows
-    }
-
-    fn finish(&mut self, _: &GuestPairing) -> Segments {
-        self.segments.finish()
-    }
-}
-
-/// The episodes of CPUs, which are made of what `source` says, and the segments of tasks between them.
-pub fn with_causes(episodes: GuestPairing, source: GuestSource, names: Box<dyn Names>) -> impl Pairing {
-    let segments = SegmentPairing::new(episodes.polling_state(), names);
-    WithSegments { episodes, segments: OfCpus { segments, from_switches: source == GuestSource::Switch } }
 }
 
 #[cfg(test)]

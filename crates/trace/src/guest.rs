@@ -49,10 +49,11 @@
 //! whether the CPU halted at the end of each (`dwell_idle:dwell_idle_episode`), just before the state is
 //! left.
 
+use crate::causes::SegmentPairing;
 use crate::event::{Event, EventKind, Interrupt};
-use crate::pairing::{ByNumber, Idlers, PairedEpisode, Pairing};
+use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
 use dwell_policy::arch::Arch;
-use dwell_recording::{IdleIncludes, WakeCause};
+use dwell_recording::{IdleIncludes, Segments, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -120,6 +121,8 @@ pub struct GuestPairing {
     wakings_seen: bool,
     /// Interrupts in polls that went on.
     polled_through: u64,
+    /// What runs between the episodes.
+    segments: Option<SegmentPairing>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -254,6 +257,7 @@ impl GuestPairing {
             wakes_seen: false,
             wakings_seen: false,
             polled_through: 0,
+            segments: None,
         }
     }
 
@@ -264,9 +268,11 @@ impl GuestPairing {
         self
     }
 
-    /// The state that polls.
-    pub(crate) const fn polling_state(&self) -> Option<u32> {
-        self.polling_state
+    /// The same, with the segments of tasks between the episodes.
+    #[must_use]
+    pub fn with_segments(mut self, names: Box<dyn Names>) -> GuestPairing {
+        self.segments = Some(SegmentPairing::new(self.polling_state, names));
+        self
     }
 
     fn cpu(&mut self, number: u32) -> &mut Cpu {
@@ -519,6 +525,7 @@ const fn wake_of(interrupt: Interrupt) -> WakeCause {
 
 impl Pairing for GuestPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+        self.segments.iter_mut().for_each(|segments| segments.observe(event));
         match event.kind {
             EventKind::CpuIdle { cpu, state } => self.cpu_idle(cpu, event.time_ns, state, found),
             EventKind::Switch { prev, next, .. } => self.switch(event, prev, next, found),
@@ -557,7 +564,7 @@ impl Pairing for GuestPairing {
     }
 
     fn notes(&self) -> BTreeMap<String, Value> {
-        BTreeMap::from([(
+        let mut notes = BTreeMap::from([(
             "dwell.guest".to_owned(),
             json!({
                 "source": self.source.name(),
@@ -566,7 +573,13 @@ impl Pairing for GuestPairing {
                 "idle_ns": "to the event; where wake_latency_ns is null the event is not known and the wakeup latency is \
                     included",
             }),
-        )])
+        )]);
+        self.segments.iter().for_each(|segments| segments.rows.note(&mut notes));
+        notes
+    }
+
+    fn take_segments(&mut self) -> Option<Segments> {
+        self.segments.as_mut().map(SegmentPairing::finish)
     }
 }
 

@@ -10,11 +10,10 @@
 //! The interrupt event has the number of the vCPU, but not its VM. It is taken to be for the vCPU of this number in the
 //! waker's process, or in any process if the waker's has none.
 
-use crate::causes::{IN_INTERRUPT_NS, Rows, Running, Segmenting, WithSegments};
+use crate::causes::{IN_INTERRUPT_NS, Rows, Running};
 use crate::event::{Event, EventKind, Interrupt, TracepointKind};
-use crate::host::HostPairing;
-use crate::pairing::{ByNumber, PairedEpisode, Pairing};
-use dwell_recording::{Cause, Segments};
+use crate::pairing::{ByNumber, PairedEpisode};
+use dwell_recording::Cause;
 use std::collections::VecDeque;
 
 /// The tracepoints that show what wakes vCPUs.
@@ -81,7 +80,7 @@ impl Vcpu {
 
 /// The segments of vCPUs.
 #[derive(Default)]
-struct OfVcpus {
+pub(crate) struct OfVcpus {
     /// By number of the idler.
     vcpus: Vec<Vcpu>,
     /// The idler of a thread.
@@ -92,7 +91,7 @@ struct OfVcpus {
     serves: ByNumber<i32, Served>,
     /// By CPU, the last interrupt and when it was \[ns\].
     interrupts: ByNumber<u32, (u64, Interrupt)>,
-    rows: Rows,
+    pub(crate) rows: Rows,
 }
 
 impl OfVcpus {
@@ -152,8 +151,36 @@ impl OfVcpus {
         }
     }
 
+    /// Takes the next event, and the episode that it ends: of the vCPU of this number, if that is known.
+    pub(crate) fn observe(
+        &mut self,
+        event: &Event,
+        ended: Option<&PairedEpisode>,
+        number: impl FnOnce(u32) -> Option<u32>,
+    ) {
+        match event.kind {
+            EventKind::VcpuWakeup { .. } => {
+                if let Some(episode) = ended {
+                    self.halt_is_over(event, episode, number);
+                }
+            }
+            EventKind::Waking { woken, .. } => self.thread_is_woken(event, woken),
+            EventKind::ApicAccept { apic } => self.interrupt_is_accepted(event, apic),
+            EventKind::Interrupt(kind) => {
+                self.interrupts.insert(event.cpu, (event.time_ns, kind));
+            }
+            EventKind::Gap { .. } | EventKind::Lost { .. } => self.lost(),
+            _ => {}
+        }
+    }
+
     /// The halt of an idler is over.
-    fn halt_is_over(&mut self, event: &Event, episode: PairedEpisode, episodes: &HostPairing) {
+    fn halt_is_over(
+        &mut self,
+        event: &Event,
+        episode: &PairedEpisode,
+        number: impl FnOnce(u32) -> Option<u32>,
+    ) {
         let idler = episode.idler;
         let place = idler as usize;
         if place >= self.vcpus.len() {
@@ -162,7 +189,7 @@ impl OfVcpus {
         if self.threads.insert(event.tid, idler) != Some(idler) {
             // One that is new, or goes on in another thread.
             self.vcpus[place] = Vcpu::default();
-            if let Some(number) = episodes.number_of(idler) {
+            if let Some(number) = number(idler) {
                 for process in [event.pid, Event::UNKNOWN_ID] {
                     let same = self.numbered.entry((process, number)).or_default();
                     if !same.contains(&idler) {
@@ -190,44 +217,12 @@ impl OfVcpus {
     }
 }
 
-impl Segmenting<HostPairing> for OfVcpus {
-    fn observe(&mut self, event: &Event, episodes: &mut HostPairing, found: &mut Vec<PairedEpisode>) {
-        let before = found.len();
-        episodes.observe(event, found);
-        match event.kind {
-            EventKind::VcpuWakeup { .. } => {
-                if let Some(episode) = found.get(before).copied() {
-                    self.halt_is_over(event, episode, episodes);
-                }
-            }
-            EventKind::Waking { woken, .. } => self.thread_is_woken(event, woken),
-            EventKind::ApicAccept { apic } => self.interrupt_is_accepted(event, apic),
-            EventKind::Interrupt(kind) => {
-                self.interrupts.insert(event.cpu, (event.time_ns, kind));
-            }
-            EventKind::Gap { .. } | EventKind::Lost { .. } => self.lost(),
-            _ => {}
-        }
-    }
-
-    fn rows(&self) -> &Rows {
-        &self.rows
-    }
-
-    fn finish(&mut self, episodes: &HostPairing) -> Segments {
-        Segments { tasks: episodes.idlers().to_vec(), rows: self.rows.finish(), poll_step_ns: 0 }
-    }
-}
-
-/// The episodes of vCPUs, and the segments between them.
-pub fn with_causes(episodes: HostPairing) -> impl Pairing {
-    WithSegments { episodes, segments: OfVcpus::default() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pairing::Names;
+    use crate::host::HostPairing;
+    use crate::pairing::{Names, Pairing};
+    use dwell_recording::Segments;
     use proptest::prelude::*;
 
     /// Thread 10 N + K of process 10 N is vCPU K.
@@ -260,7 +255,7 @@ mod tests {
     }
 
     fn segments(events: &[Event]) -> Segments {
-        let mut pairing = with_causes(HostPairing::new(None, None, Box::new(Vcpus)));
+        let mut pairing = HostPairing::new(None, None, Box::new(Vcpus)).with_segments();
         let mut found = vec![];
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         pairing.take_segments().unwrap()

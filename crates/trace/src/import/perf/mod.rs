@@ -31,7 +31,6 @@ pub use line::{TextEvent, Time};
 pub(crate) use line::{Line, text};
 
 use super::{ImportSummary, Input, InputError, Place};
-use crate::causes;
 use crate::contention::{self, Contention};
 use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource, polling_state};
@@ -370,10 +369,9 @@ impl<W: Write + Send> Episodes<'_, W> {
                 }
                 if has_all(&vcpu_causes::TRACEPOINTS) {
                     used.extend(vcpu_causes::TRACEPOINTS.into_iter().chain(vcpu_causes::INTERRUPTS));
-                    Box::new(vcpu_causes::with_causes(host))
-                } else {
-                    Box::new(host)
+                    host = host.with_segments();
                 }
+                Box::new(host)
             }
             Layer::Guest | Layer::Driver => {
                 let source = self.source(seen);
@@ -390,10 +388,7 @@ impl<W: Write + Send> Episodes<'_, W> {
                     seen.has(TracepointKind::GuestHaltPoll) || seen.has(TracepointKind::Reflect);
                 let polling_state = polling_state(self.arch, has_haltpoll);
                 let guest = GuestPairing::new(source, silent).with_polling_state(polling_state);
-                match causes {
-                    true => Box::new(causes::with_causes(guest, source, names)),
-                    false => Box::new(guest),
-                }
+                Box::new(if causes { guest.with_segments(names) } else { guest })
             }
             Layer::Iothread => {
                 // `raw_syscalls` for lack of `syscalls`.
