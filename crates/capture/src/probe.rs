@@ -252,7 +252,7 @@ impl Trace {
     ///
     /// # Errors
     /// What is refused.
-    pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), OpenError> {
+    pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), TraceError> {
         // A BPF source is not used for chosen threads.
         let Tracer::Perf(sampler) = &mut self.tracer else { return Ok(()) };
         let known = self.probes.iter().zip(sampler.tracepoints());
@@ -260,7 +260,7 @@ impl Trace {
             .filter(|(probe, _)| probe.by_thread)
             .map(|(probe, known)| Tracepoint { filter: probe.filter_with(Some(threads)), ..known.clone() })
             .collect();
-        sampler.add(system, &more)
+        Ok(sampler.add(system, &more)?)
     }
 
     /// Hands over every event that is there, CPU by CPU; returns how many bytes they took. Whatever is

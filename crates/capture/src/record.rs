@@ -232,8 +232,7 @@ impl Recorder {
             drop(outlet);
             let (mut writer, overlaps) = writing.join().map_err(|_| RecordError::WriterGone)??;
             let status = recorded?;
-            session.complete_metadata();
-            let mut metadata = session.metadata.clone();
+            let mut metadata = session.complete().clone();
             if let Some(overlaps) = overlaps {
                 metadata.other.insert(OVERLAPS.to_owned(), json!(overlaps));
             }
@@ -353,12 +352,6 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.pairing.finish(&mut vec![]);
     }
 
-    /// What the recording says of itself after its end.
-    pub fn complete(&mut self) -> &Metadata<O> {
-        self.complete_metadata();
-        &self.metadata
-    }
-
     fn record(
         &mut self,
         outlet: Option<&Outlet>,
@@ -474,7 +467,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
         Ok(true)
     }
 
-    fn complete_metadata(&mut self) {
+    /// What the recording says of itself after its end.
+    pub fn complete(&mut self) -> &Metadata<O> {
         for (cpu, count) in self.trace.lost() {
             self.metadata.lost.add(Some(*cpu), *count);
         }
@@ -499,6 +493,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
         if !used.is_empty() {
             self.metadata.other.insert(ENERGY.to_owned(), json!(used));
         }
+        &self.metadata
     }
 }
 

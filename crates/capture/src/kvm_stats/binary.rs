@@ -29,14 +29,6 @@ pub struct Stat {
 const TYPE_MASK: u32 = 0xf;
 const TYPE_CUMULATIVE: u32 = 0;
 
-/// The parts of a statistics file that do not change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
-    stats: Vec<Stat>,
-    data_offset: u32,
-    data_bytes: usize,
-}
-
 /// Why a file is not a statistics file.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
@@ -68,31 +60,6 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The header: how many descriptors of which size begin where, and where the data begin.
-struct Header {
-    descriptors: usize,
-    descriptor_bytes: usize,
-    descriptors_offset: u32,
-    data_offset: u32,
-}
-
-impl Header {
-    fn parse(bytes: &[u8; HEADER]) -> Result<Header, LayoutError> {
-        let [name_size, count, descriptors_offset, data_offset] =
-            [4, 8, 16, 20].map(|at| word(bytes, at).unwrap_or(0));
-        let limit = |field, value: u32, most: u32| match value {
-            value if value <= most => Ok(value as usize),
-            value => Err(LayoutError::Implausible { field, value: value.into() }),
-        };
-        Ok(Header {
-            descriptor_bytes: DESCRIPTOR + limit("name_size", name_size, MOST_NAME)?,
-            descriptors: limit("num_desc", count, MOST_STATS)?,
-            descriptors_offset,
-            data_offset,
-        })
-    }
-}
-
 impl Stat {
     fn parse(bytes: &[u8]) -> Option<Stat> {
         let name = bytes.get(DESCRIPTOR..)?;
@@ -111,29 +78,13 @@ impl Stat {
     }
 }
 
-impl Layout {
-    fn parse(header: &Header, descriptors: &[u8]) -> Result<Layout, LayoutError> {
-        let stats: Vec<Stat> =
-            descriptors.chunks_exact(header.descriptor_bytes).filter_map(Stat::parse).collect();
-        let data = stats.iter().map(Stat::end).max().unwrap_or(0);
-        if data > MOST_DATA {
-            return Err(LayoutError::Implausible { field: "offset + size", value: data });
-        }
-        let data_bytes = usize::try_from(data).unwrap_or(0);
-        Ok(Layout { stats, data_offset: header.data_offset, data_bytes })
-    }
-
-    /// The statistics that the file has.
-    pub fn stats(&self) -> &[Stat] {
-        &self.stats
-    }
-}
-
 /// An open statistics file of a VM or a vCPU.
 #[derive(Debug)]
 pub struct StatsFile {
     file: File,
-    layout: Layout,
+    stats: Vec<Stat>,
+    data_offset: u32,
+    data_bytes: usize,
 }
 
 impl StatsFile {
@@ -148,25 +99,36 @@ impl StatsFile {
     fn of(file: File) -> Result<StatsFile, LayoutError> {
         let mut header = [0; HEADER];
         file.read_exact_at(&mut header, 0)?;
-        let header = Header::parse(&header)?;
-        let mut descriptors = vec![0; header.descriptors * header.descriptor_bytes];
-        file.read_exact_at(&mut descriptors, header.descriptors_offset.into())?;
-        Ok(StatsFile { layout: Layout::parse(&header, &descriptors)?, file })
+        let [name_size, count, descriptors_offset, data_offset] =
+            [4, 8, 16, 20].map(|at| word(&header, at).unwrap_or(0));
+        let limit = |field, value: u32, most: u32| match value {
+            value if value <= most => Ok(value as usize),
+            value => Err(LayoutError::Implausible { field, value: value.into() }),
+        };
+        let descriptor_bytes = DESCRIPTOR + limit("name_size", name_size, MOST_NAME)?;
+        let mut descriptors = vec![0; limit("num_desc", count, MOST_STATS)? * descriptor_bytes];
+        file.read_exact_at(&mut descriptors, descriptors_offset.into())?;
+        let stats: Vec<Stat> = descriptors.chunks_exact(descriptor_bytes).filter_map(Stat::parse).collect();
+        let data = stats.iter().map(Stat::end).max().unwrap_or(0);
+        if data > MOST_DATA {
+            return Err(LayoutError::Implausible { field: "offset + size", value: data });
+        }
+        Ok(StatsFile { file, stats, data_offset, data_bytes: usize::try_from(data).unwrap_or(0) })
     }
 
-    /// The header of the file.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    /// The statistics that the file has.
+    pub fn stats(&self) -> &[Stat] {
+        &self.stats
     }
 
-    /// Reads the numbers of every statistic, in the order of [`Layout::stats`].
+    /// Reads the numbers of every statistic, in the order of [`StatsFile::stats`].
     ///
     /// # Errors
     /// What reading answers; a VM that has ended answers nothing more.
     pub fn read(&self) -> io::Result<Vec<Vec<u64>>> {
-        let mut data = vec![0; self.layout.data_bytes];
-        self.file.read_exact_at(&mut data, self.layout.data_offset.into())?;
-        Ok(self.layout.stats.iter().map(|stat| numbers(&data, stat)).collect())
+        let mut data = vec![0; self.data_bytes];
+        self.file.read_exact_at(&mut data, self.data_offset.into())?;
+        Ok(self.stats.iter().map(|stat| numbers(&data, stat)).collect())
     }
 
     /// Reads every statistic that is one number and only grows, with its name.
@@ -176,7 +138,7 @@ impl StatsFile {
     pub fn sums(&self) -> io::Result<impl Iterator<Item = (&str, u64)>> {
         let read = self.read()?;
         let grows = |stat: &Stat| stat.flags & TYPE_MASK == TYPE_CUMULATIVE && stat.size == 1;
-        let stats = self.layout.stats.iter().zip(read).filter(move |(stat, _)| grows(stat));
+        let stats = self.stats.iter().zip(read).filter(move |(stat, _)| grows(stat));
         Ok(stats.filter_map(|(stat, numbers)| Some((stat.name.as_str(), *numbers.first()?))))
     }
 
@@ -187,7 +149,7 @@ impl StatsFile {
     pub fn counters(&self) -> io::Result<Counters> {
         let read = self.read()?;
         let find = |name: &str| {
-            let at = self.layout.stats.iter().position(|stat| stat.name == name)?;
+            let at = self.stats.iter().position(|stat| stat.name == name)?;
             read.get(at).filter(|numbers| !numbers.is_empty())
         };
         Ok(Counters::gather(|name| find(name)?.first().copied(), |name| find(name).cloned()))
@@ -224,7 +186,6 @@ mod tests {
         ]);
         let stats = open(&bytes).unwrap();
         let found: Vec<(&str, u32, i16, u16)> = stats
-            .layout()
             .stats()
             .iter()
             .map(|stat| (stat.name.as_str(), stat.flags, stat.exponent, stat.size))

@@ -21,7 +21,7 @@ mod bound;
 mod domstats;
 mod source;
 
-pub use binary::{Layout, LayoutError, Stat, StatsFile};
+pub use binary::{LayoutError, Stat, StatsFile};
 pub use bound::{Bound, NotCounted};
 pub use domstats::{Domstats, DomstatsError};
 pub use source::{Source, SourceError, StatsReader, VmId, debugfs_readable};

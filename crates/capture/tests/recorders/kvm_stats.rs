@@ -137,8 +137,7 @@ fn sleeps_of_a_vcpu_that_never_polls_are_counted_one_by_one() {
     const WAKES: u16 = 500;
     let Some((mut halter, _turn)) = vm_or_skip("sleeps_of_a_vcpu_that_never_polls", WAKES, 0) else { return };
     let stats = halter.stats();
-    let wait =
-        stats.layout().stats().iter().find(|stat| stat.name == "halt_wait_hist").expect("halt_wait_hist");
+    let wait = stats.stats().iter().find(|stat| stat.name == "halt_wait_hist").expect("halt_wait_hist");
     // A logarithmic histogram (4) of seconds (2) times a power of ten (0).
     assert_eq!((wait.flags & 0xfff, wait.exponent, wait.size), (0x024, -9, 32));
     let before = stats.counters().expect("counters");
