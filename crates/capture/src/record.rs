@@ -18,7 +18,7 @@ use dwell_recording::{
     CPU_TIME, Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, TimeRecorded, WriteError, Writer,
     kernel_on,
 };
-use dwell_trace::event::{Event, EventKind};
+use dwell_trace::event::Event;
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::NOTES;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
@@ -553,11 +553,11 @@ impl Round {
     /// Puts an event in order.
     pub(crate) fn take(&mut self, event: Event) {
         let counts = event.time_ns >= self.start_ns && self.end_ns.is_none_or(|end| event.time_ns <= end);
-        if !counts && !is_loss(&event) {
+        if !counts && !event.is_loss() {
             return;
         }
         match self.merge.push(event) {
-            true => self.status.events += u64::from(!is_loss(&event)),
+            true => self.status.events += u64::from(!event.is_loss()),
             false => self.late.push(event),
         }
     }
@@ -566,16 +566,12 @@ impl Round {
     pub(crate) fn take_late(&mut self, trace: &mut Trace) {
         for event in self.late.drain(..) {
             // What a record of losses counts is counted already.
-            if !is_loss(&event) {
+            if !event.is_loss() {
                 trace.count_lost(event.cpu, 1);
             }
             self.merge.push_loss(&event);
         }
     }
-}
-
-fn is_loss(event: &Event) -> bool {
-    matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
 }
 
 /// Episodes on their way to the file, and the names that are new in them.
@@ -725,6 +721,7 @@ pub fn record_anything(
 mod tests {
     use super::*;
     use crate::tests::fake::Fake;
+    use dwell_trace::event::EventKind;
     use proptest::prelude::*;
 
     const FORMAT: &str = "name: x\nID: 7\nformat:\n\tfield:u64 ns;\toffset:8;\tsize:8;\tsigned:0;\n\

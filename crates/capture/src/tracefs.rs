@@ -157,7 +157,6 @@ impl Tracefs {
             .map_err(|source| TracefsError::Format { event: event.to_owned(), source })
     }
 
-    /// The text of its layout.
     /// The text of an event's format.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ impl<W: Write + Send> Timers<'_, W> {
         rows.push([pairing.vcpus(), pairing.reasons()], found, writer).map_err(failed)
     }
 
-    fn finish(mut self, mut reader: EventReader<'_>) -> Result<ImportSummary, PerfError> {
+    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, PerfError> {
         self.pairing.finish(&mut self.found);
         self.write(reader.summary.lines)?;
         reader.summary.incomplete_episodes = self.pairing.incomplete();

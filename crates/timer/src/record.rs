@@ -16,7 +16,6 @@ use dwell_trace::event::{Event, TracepointKind};
 use dwell_trace::pairing::{PairedEpisode, Pairing};
 use dwell_trace::tracepoint::exit_number;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -217,10 +216,6 @@ impl Pairing for Sink {
     fn idle_includes(&self) -> IdleIncludes {
         IdleIncludes::Unknown
     }
-
-    fn notes(&self) -> BTreeMap<String, Value> {
-        BTreeMap::new()
-    }
 }
 
 /// Writes all rows; whether vCPUs ran without exits.
@@ -244,6 +239,7 @@ fn write<W: Write + Send>(
 mod tests {
     use super::*;
     use dwell_testing::machine::Fake;
+    use std::collections::BTreeMap;
 
     const FORMAT: &str = "name: kvm_exit\nID: 9\nformat:\nprint fmt: \"%s\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason \
         & 0xffff, { 12, \"HLT\" }) : __print_symbolic(REC->exit_reason, { 0x078, \"hlt\" }, { -1, \"invalid\" }), \

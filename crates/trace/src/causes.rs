@@ -102,6 +102,7 @@ impl Rows {
 }
 
 /// Makes segments out of events that come in order of time.
+#[derive(Default)]
 pub(crate) struct SegmentPairing {
     polling_state: Option<u32>,
     names_of: Box<dyn Names>,
@@ -120,17 +121,7 @@ pub(crate) struct SegmentPairing {
 
 impl SegmentPairing {
     pub(crate) fn new(polling_state: Option<u32>, names_of: Box<dyn Names>) -> SegmentPairing {
-        SegmentPairing {
-            polling_state,
-            names_of,
-            cpus: ByNumber::default(),
-            woken: ByNumber::default(),
-            preempted: ByNumber::default(),
-            tasks: ByNumber::default(),
-            names: vec![],
-            rows: Rows::default(),
-            started_ns: 0,
-        }
+        SegmentPairing { polling_state, names_of, ..SegmentPairing::default() }
     }
 
     pub(crate) fn observe(&mut self, event: &Event) {

@@ -105,6 +105,7 @@ pub fn polling_state(arch: Option<Arch>, has_haltpoll: bool) -> Option<u32> {
 }
 
 /// Makes episodes of CPUs.
+#[derive(Default)]
 pub struct GuestPairing {
     source: GuestSource,
     polling_state: Option<u32>,
@@ -245,20 +246,8 @@ impl GuestPairing {
             GuestSource::CpuIdle | GuestSource::Bpf => GuestSource::CpuIdle,
             _ => GuestSource::Switch,
         };
-        GuestPairing {
-            source,
-            polling_state: polling_state(Arch::HERE, false),
-            silent,
-            idlers: Idlers::default(),
-            cpus: ByNumber::default(),
-            wakings: ByNumber::default(),
-            incomplete: 0,
-            gap_until_ns: 0,
-            wakes_seen: false,
-            wakings_seen: false,
-            polled_through: 0,
-            segments: None,
-        }
+        let polling_state = polling_state(Arch::HERE, false);
+        GuestPairing { source, polling_state, silent, ..GuestPairing::default() }
     }
 
     /// Of a machine whose idle states are not numbered as on this one.

@@ -39,6 +39,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Makes episodes of vCPUs.
+#[derive(Default)]
 pub struct HostPairing {
     names: Box<dyn Names>,
     clamps_at_entry: bool,
@@ -133,19 +134,8 @@ impl HostPairing {
     /// For a kernel of `revision` (`None`: not known, then a window is known only where an event reports it),
     /// for the VM of process `only_pid` or for all.
     pub fn new(revision: Option<Revision>, only_pid: Option<i32>, names: Box<dyn Names>) -> HostPairing {
-        HostPairing {
-            names,
-            clamps_at_entry: revision.is_none_or(Revision::clamps_at_entry),
-            only_pid,
-            idlers: Idlers::default(),
-            vcpus: vec![],
-            current: ByNumber::default(),
-            known: ByNumber::default(),
-            invalid: 0,
-            gap_until_ns: 0,
-            contention: None,
-            segments: None,
-        }
+        let clamps_at_entry = revision.is_none_or(Revision::clamps_at_entry);
+        HostPairing { names, clamps_at_entry, only_pid, ..HostPairing::default() }
     }
 
     /// The same, with the time alone of each episode, from the scheduler's events of the CPUs that are watched.
@@ -213,9 +203,7 @@ impl HostPairing {
         if let Some(contention) = &mut self.contention {
             contention.observe(event);
         }
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
-            && !matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
-        {
+        if !event.is_of(self.only_pid) {
             return None;
         }
         match event.kind {

@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Makes episodes of threads.
+#[derive(Default)]
 pub struct ThreadPairing {
     names: Box<dyn Names>,
     only_pid: Option<i32>,
@@ -74,17 +75,7 @@ struct Tally {
 impl ThreadPairing {
     /// For the threads of process `only_pid`, for that thread, or for all.
     pub fn new(only_pid: Option<i32>, names: Box<dyn Names>) -> ThreadPairing {
-        ThreadPairing {
-            names,
-            only_pid,
-            idlers: Idlers::default(),
-            threads: vec![],
-            places: ByNumber::default(),
-            last: None,
-            incomplete: 0,
-            gap_until_ns: 0,
-            contexts: None,
-        }
+        ThreadPairing { names, only_pid, ..ThreadPairing::default() }
     }
 
     /// The same for a QEMU whose own trace is there too: the idlers are its contexts.
@@ -234,9 +225,7 @@ impl Tally {
 
 impl Pairing for ThreadPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
-            && !matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
-        {
+        if !event.is_of(self.only_pid) {
             return;
         }
         let ids = (event.pid, event.tid);

@@ -80,6 +80,7 @@ pub(crate) const OPTIONAL: [TracepointKind; 9] = [
 ];
 
 /// Makes timers and exits out of events that come in order of time.
+#[derive(Default)]
 pub struct TimerPairing {
     names: Box<dyn Names>,
     only_pid: Option<i32>,
@@ -104,22 +105,7 @@ pub struct TimerPairing {
 impl TimerPairing {
     /// For the VM of process `only_pid` or for all; `reasons` has the names of the exit reasons in the events.
     pub fn new(only_pid: Option<i32>, names: Box<dyn Names>, reasons: ReasonNames) -> TimerPairing {
-        TimerPairing {
-            names,
-            only_pid,
-            vcpus: vec![],
-            vcpu_names: Idlers::default(),
-            current: ByNumber::default(),
-            hrtimers: HashMap::new(),
-            firing: ByNumber::default(),
-            source: reasons,
-            reasons: HashMap::new(),
-            reason_names: vec![],
-            accepts_seen: false,
-            incomplete: 0,
-            entries: 0,
-            others: 0,
-        }
+        TimerPairing { names, only_pid, source: reasons, ..TimerPairing::default() }
     }
 
     /// The names of the vCPUs so far; the list only grows.
@@ -177,7 +163,7 @@ impl TimerPairing {
             _ => {}
         }
         let firing = self.firing.remove(&event.cpu);
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid) {
+        if !event.is_of(self.only_pid) {
             return;
         }
         match event.kind {

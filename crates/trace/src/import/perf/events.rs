@@ -59,9 +59,10 @@ pub trait EventSink {
 }
 
 /// The reader of a text: names of tasks, header, losses, and the events of use in order of time.
-pub struct EventReader<'a> {
+#[derive(Default)]
+pub struct EventReader {
     name: String,
-    options: &'a PerfOptions,
+    skip_unparsable: bool,
     names: TaskNames,
     header: Header,
     merge: Merge,
@@ -98,22 +99,11 @@ impl Order {
     }
 }
 
-impl<'a> EventReader<'a> {
+impl EventReader {
     /// For a text that errors call by `name`.
-    pub fn new(name: &str, options: &'a PerfOptions, arch: Option<Arch>) -> EventReader<'a> {
-        EventReader {
-            name: name.to_owned(),
-            options,
-            names: TaskNames::default(),
-            header: Header::default(),
-            merge: Merge::new(),
-            newest_ns: 0,
-            order: Order::default(),
-            arch,
-            dialects: BTreeSet::new(),
-            span: EventSpan::default(),
-            summary: ImportSummary::default(),
-        }
+    pub fn new(name: &str, options: &PerfOptions, arch: Option<Arch>) -> EventReader {
+        let skip_unparsable = options.skip_unparsable;
+        EventReader { name: name.to_owned(), skip_unparsable, arch, ..EventReader::default() }
     }
 
     /// The names of tasks as far as the text is read; shared.
@@ -213,7 +203,7 @@ impl<'a> EventReader<'a> {
 
     /// A line that should be this event is counted, or an error.
     fn unparsable(&mut self, event: TracepointKind, (line, text): (u64, &str)) -> Result<(), PerfError> {
-        if self.options.skip_unparsable {
+        if self.skip_unparsable {
             self.summary.unparsable += 1;
             return Ok(());
         }

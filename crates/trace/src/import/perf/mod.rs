@@ -483,7 +483,7 @@ impl<W: Write + Send> Episodes<'_, W> {
         })
     }
 
-    fn finish(mut self, mut reader: EventReader<'_>) -> Result<ImportSummary, PerfError> {
+    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, PerfError> {
         if let Some(choice) = &mut self.choice {
             choice.pairing.finish(&mut self.found);
             reader.summary.incomplete_episodes = choice.pairing.incomplete();
