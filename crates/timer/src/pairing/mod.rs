@@ -53,7 +53,7 @@ use dwell_trace::host::name_vcpu;
 use dwell_trace::pairing::{ByNumber, Idlers, Names};
 pub(crate) use reasons::Class;
 use std::collections::HashMap;
-use vcpu::Vcpu;
+use vcpu::{Start, Vcpu};
 
 /// The tracepoints without which no timers and exits are made.
 pub(crate) const REQUIRED: [TracepointKind; 6] = [
@@ -147,7 +147,8 @@ impl TimerPairing {
                 // Interrupts of the thread start other hrtimers, also between a start and the state that it is of.
                 let unknown = own.filter(|&place| !self.vcpus[place].has_hrtimer);
                 if let Some(place) = known.or(unknown) {
-                    self.vcpus[place].start(event, (timer, function), expires_ns, known.is_some(), found);
+                    let start = Start { hrtimer: (timer, function), expires_ns, known: known.is_some() };
+                    self.vcpus[place].start(event, start, found);
                 }
                 return;
             }

@@ -184,9 +184,9 @@ pub fn import<W: Write + Send>(
     options: &PerfOptions,
     writer: &mut Writer<W>,
 ) -> Result<ImportSummary, PerfError> {
-    let start = Start::of(&input.look_ahead(LOOK_AHEAD)?);
-    let kernel = writer.metadata_mut().kernel.clone().or_else(|| start.header.kernel.clone());
-    let known = options.arch.map(Some).or(start.header.arch).or(start.seen.arch.map(Some));
+    let (seen, header) = beginning(&input.look_ahead(LOOK_AHEAD)?);
+    let kernel = writer.metadata_mut().kernel.clone().or(header.kernel);
+    let known = options.arch.map(Some).or(header.arch).or(seen.arch.map(Some));
     let arch = known.unwrap_or(Arch::HERE);
     let mut reader = EventReader::new(input.name(), options, arch);
     let mut episodes = Episodes {
@@ -201,16 +201,9 @@ pub fn import<W: Write + Send>(
         episodes: EpisodeWriter::new(),
         writer,
     };
-    episodes.choose(&start.seen)?;
+    episodes.choose(&seen)?;
     reader.read(&mut input, &mut episodes)?;
     episodes.finish(reader)
-}
-
-/// What the beginning of a text contains.
-#[derive(Default)]
-struct Start {
-    seen: Seen,
-    header: Header,
 }
 
 /// The events of use, and on which CPUs they show idling.
@@ -243,23 +236,22 @@ impl Seen {
     }
 }
 
-impl Start {
-    fn of(bytes: &[u8]) -> Start {
-        let mut start = Start::default();
-        for line in bytes.split(|&byte| byte == b'\n') {
-            match Line::parse(&text(line)) {
-                Line::Event(event) => {
-                    start.seen.arch = start.seen.arch.or_else(|| arch_of(&event));
-                    if let Some(tracepoint) = event.tracepoint() {
-                        start.seen.add(tracepoint, &event);
-                    }
+/// What the beginning of a text contains.
+fn beginning(bytes: &[u8]) -> (Seen, Header) {
+    let (mut seen, mut header) = (Seen::default(), Header::default());
+    for line in bytes.split(|&byte| byte == b'\n') {
+        match Line::parse(&text(line)) {
+            Line::Event(event) => {
+                seen.arch = seen.arch.or_else(|| arch_of(&event));
+                if let Some(tracepoint) = event.tracepoint() {
+                    seen.add(tracepoint, &event);
                 }
-                Line::Comment(comment) => start.header.read(comment),
-                _ => {}
             }
+            Line::Comment(comment) => header.read(comment),
+            _ => {}
         }
-        start
     }
+    (seen, header)
 }
 
 /// The name that `uname -m` has for an architecture.
