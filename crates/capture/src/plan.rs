@@ -25,10 +25,8 @@ use std::time::Duration;
 pub(crate) struct Plan {
     pub(crate) probes: Vec<Probe>,
     pub(crate) pairing: Box<dyn Pairing>,
-    /// Of the CPUs of this machine, what shows that they idle.
-    pub(crate) source: Option<GuestSource>,
-    /// Whether causes are recorded.
-    pub(crate) causes: bool,
+    /// Of the CPUs of this machine, what was chosen to show that they idle, and whether causes are recorded.
+    pub(crate) chosen: Option<Target>,
     /// The probes, if they are read through BPF.
     pub(crate) trace: Option<Trace>,
     /// What reads the probes and why, for the metadata.
@@ -38,7 +36,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Read through perf's rings.
     pub(crate) fn through_perf(probes: Vec<Probe>, pairing: Box<dyn Pairing>) -> Plan {
-        Plan { probes, pairing, source: None, causes: false, trace: None, tracing: json!({ "by": "perf" }) }
+        Plan { probes, pairing, chosen: None, trace: None, tracing: json!({ "by": "perf" }) }
     }
 }
 
@@ -65,7 +63,7 @@ pub(crate) fn plan(
                 probes.extend(filtered_by_cpu(&contention::TRACEPOINTS, cpus.as_ref()));
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
-            Plan { causes, ..Plan::through_perf(probes, Box::new(pairing)) }
+            Plan::through_perf(probes, Box::new(pairing))
         }
         Target::Guest { source, causes } => guest(system, tracefs, *source, *causes)?,
         Target::Thread { pid, .. } => {
@@ -185,7 +183,7 @@ fn guest(
         && tracefs.has(&**system, &TracepointKind::Switch.to_string());
     let pairing = pairing(system, source, silent, causes);
     let perf = Plan::through_perf(guest_probes(source, causes), pairing);
-    Ok(Plan { source: Some(source), causes, tracing, ..perf })
+    Ok(Plan { chosen: Some(Target::Guest { source, causes }), tracing, ..perf })
 }
 
 /// The first idle state polls where it is called so; where that cannot be read, as the architecture has it.
@@ -213,8 +211,7 @@ fn through_bpf(system: &Arc<dyn System>, trace: Trace, silent: Vec<u32>, mut tra
     Plan {
         probes: vec![],
         pairing: pairing(system, GuestSource::Bpf, silent, causes),
-        source: Some(GuestSource::Bpf),
-        causes,
+        chosen: Some(Target::Guest { source: GuestSource::Bpf, causes }),
         trace: Some(trace),
         tracing,
     }

@@ -162,9 +162,8 @@ impl Recorder {
         }
         threads_of(&*system, target.pid())?;
         let tracefs = Tracefs::open(&*system)?;
-        let plan = plan(&system, &tracefs, &target)?;
-        let causes = plan.causes;
-        let target = plan.source.map_or(target, |source| Target::Guest { source, causes });
+        let mut plan = plan(&system, &tracefs, &target)?;
+        let target = plan.chosen.take().unwrap_or(target);
         let comm = if let Target::Thread { comm, .. } = &target { comm.clone() } else { None };
         let who = Who { pid: target.pid(), comm };
         let mut session = Session::open(system, &tracefs, target.layer(), who, command, plan)?;
