@@ -11,7 +11,6 @@ use rustix::mount::{
 };
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
 
 /// A file system mounted for this process alone, until it is dropped.
 #[derive(Debug)]
@@ -25,38 +24,31 @@ impl Detached {
     /// # Errors
     /// The kernel's: not permitted, or no such file system.
     pub fn new(filesystem: &'static str) -> io::Result<Detached> {
-        let mount = match by_descriptor(filesystem) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => in_namespace(filesystem)?,
-            done => done?,
-        };
-        Ok(Detached { mount })
+        match by_descriptor(filesystem) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => in_namespace(filesystem),
+            done => done,
+        }
     }
 
     /// Where this process, and it alone, finds the file system.
-    pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.mount.as_raw_fd()))
+    pub fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.mount.as_raw_fd())
     }
 }
 
-impl From<Detached> for OwnedFd {
-    fn from(detached: Detached) -> OwnedFd {
-        detached.mount
-    }
-}
-
-pub(crate) fn by_descriptor(filesystem: &str) -> io::Result<OwnedFd> {
+pub(crate) fn by_descriptor(filesystem: &'static str) -> io::Result<Detached> {
     let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
         | MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+    Ok(Detached { mount: fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)? })
 }
 
 /// For kernels and sandboxes without `fsopen`: a thread with a mount namespace of its own mounts the file system there,
 /// opens it and ends. The namespace goes with the thread; the descriptor keeps the mount.
-pub(crate) fn in_namespace(filesystem: &'static str) -> io::Result<OwnedFd> {
+pub(crate) fn in_namespace(filesystem: &'static str) -> io::Result<Detached> {
     let thread = std::thread::Builder::new().name(filesystem.to_owned()).spawn(move || {
         #[allow(deprecated, reason = "only unsharing descriptors can break safety; NEWNS unshares mounts")]
         rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS)?;
@@ -64,7 +56,7 @@ pub(crate) fn in_namespace(filesystem: &'static str) -> io::Result<OwnedFd> {
         let place = "/sys";
         mount(filesystem, place, filesystem, MountFlags::RDONLY, None)?;
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(open(place, flags, Mode::empty())?)
+        Ok(Detached { mount: open(place, flags, Mode::empty())? })
     })?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
 }

@@ -2,22 +2,21 @@
 
 use crate::decode::HLT_EXITS;
 use crate::names::{self, ProcNames};
-use crate::probe::{Probe, Trace};
+use crate::probe::{Probe, Trace, any_of};
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
 use dwell_machine::{cpu, kernel, process};
 use dwell_policy::arch::Arch;
 use dwell_policy::host;
-use dwell_trace::causes;
-use dwell_trace::contention::Contention;
+use dwell_trace::contention::{self, Contention};
 use dwell_trace::event::{EventKind, SystemCall, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::{HostPairing, vcpu_of_name};
 use dwell_trace::pairing::Pairing;
 use dwell_trace::thread::ThreadPairing;
-use dwell_trace::thread_causes;
 use dwell_trace::vcpu_causes;
+use dwell_trace::waking;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,10 +26,8 @@ use std::time::Duration;
 pub(crate) struct Plan {
     pub(crate) probes: Vec<Probe>,
     pub(crate) pairing: Box<dyn Pairing>,
-    /// Of the CPUs of this machine, what shows that they idle.
-    pub(crate) source: Option<GuestSource>,
-    /// Whether causes are recorded.
-    pub(crate) causes: bool,
+    /// Of the CPUs of this machine, what was chosen to show that they idle, and whether causes are recorded.
+    pub(crate) chosen: Option<Target>,
     /// The probes, if they are read through BPF.
     pub(crate) trace: Option<Trace>,
     /// What reads the probes and why, for the metadata.
@@ -40,7 +37,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Read through perf's rings.
     pub(crate) fn through_perf(probes: Vec<Probe>, pairing: Box<dyn Pairing>) -> Plan {
-        Plan { probes, pairing, source: None, causes: false, trace: None, tracing: json!({ "by": "perf" }) }
+        Plan { probes, pairing, chosen: None, trace: None, tracing: json!({ "by": "perf" }) }
     }
 }
 
@@ -55,36 +52,30 @@ pub(crate) fn plan(
             let revision = kernel::version(&**system).and_then(|version| host::Revision::of(version).ok());
             let mut pairing = HostPairing::new(revision, *pid, Box::new(ProcNames::new(system.clone())));
             let mut probes = host_probes(*exits);
-            let contention = *contention && can_see(&**system, tracefs, &CONTENTION);
-            let causes = *causes && can_see(&**system, tracefs, &VCPU_CAUSES);
-            let cpus = if contention || causes { cpus_of_vcpus(&**system, *pid) } else { None };
+            let with_contention = *contention && can_see(&**system, tracefs, &contention::TRACEPOINTS);
+            let causes = *causes && can_see(&**system, tracefs, &vcpu_causes::TRACEPOINTS);
+            let cpus = if with_contention || causes { cpus_of_vcpus(&**system, *pid) } else { None };
             if causes {
-                probes.extend(filtered_by_cpu(&VCPU_CAUSES, cpus.as_ref()));
-                probes.extend(INTERRUPTS.map(|kind| Probe::of(kind).optional()));
+                probes.extend(filtered_by_cpu(&vcpu_causes::TRACEPOINTS, cpus.as_ref()));
+                probes.extend(waking::INTERRUPTS.map(|kind| Probe::of(kind).optional()));
+                pairing = pairing.with_segments();
             }
-            if contention {
-                probes.extend(filtered_by_cpu(&CONTENTION, cpus.as_ref()));
+            if with_contention {
+                probes.extend(filtered_by_cpu(&contention::TRACEPOINTS, cpus.as_ref()));
                 pairing = pairing.with_contention(Contention::new(cpus));
             }
-            let pairing: Box<dyn Pairing> = match causes {
-                true => Box::new(vcpu_causes::with_causes(pairing)),
-                false => Box::new(pairing),
-            };
-            Plan { causes, ..Plan::through_perf(probes, pairing) }
+            Plan::through_perf(probes, Box::new(pairing))
         }
         Target::Guest { source, causes } => guest(system, tracefs, *source, *causes)?,
         Target::Thread { pid, causes, .. } => {
-            let pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
+            let mut pairing = ThreadPairing::new(*pid, Box::new(ProcNames::new(system.clone())));
             let mut probes = thread_probes(&**system, tracefs);
-            let causes = *causes && can_see(&**system, tracefs, &[TracepointKind::Waking]);
-            let pairing: Box<dyn Pairing> = if causes {
+            if *causes && can_see(&**system, tracefs, &[TracepointKind::Waking]) {
                 probes.push(Probe::of(TracepointKind::Waking).by_thread());
-                probes.extend(INTERRUPTS.map(|kind| Probe::of(kind).optional()));
-                Box::new(thread_causes::with_causes(pairing))
-            } else {
-                Box::new(pairing)
-            };
-            Plan { causes, ..Plan::through_perf(probes, pairing) }
+                probes.extend(waking::INTERRUPTS.map(|kind| Probe::of(kind).optional()));
+                pairing = pairing.with_segments();
+            }
+            Plan::through_perf(probes, Box::new(pairing))
         }
     })
 }
@@ -101,15 +92,6 @@ fn host_probes(exits: bool) -> Vec<Probe> {
     probes
 }
 
-/// The tracepoints that show which tasks are runnable.
-const CONTENTION: [TracepointKind; 4] =
-    [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::WakeupNew, TracepointKind::Migrate];
-
-/// The tracepoints that show what wakes vCPUs.
-const VCPU_CAUSES: [TracepointKind; 2] = [TracepointKind::Waking, TracepointKind::ApicAccept];
-/// What shows that a waking is an interrupt's and not the task's below it.
-const INTERRUPTS: [TracepointKind; 2] = [TracepointKind::TimerInterrupt, TracepointKind::DeviceInterrupt];
-
 /// Whether the kernel has these tracepoints, and the numbers of threads in them are those that perf gives for the same
 /// threads: in a PID namespace they are not.
 fn can_see(system: &dyn System, tracefs: &Tracefs, kinds: &[TracepointKind]) -> bool {
@@ -118,10 +100,7 @@ fn can_see(system: &dyn System, tracefs: &Tracefs, kinds: &[TracepointKind]) -> 
 
 /// Tracepoints, those of the scheduler filtered in the kernel to what concerns `cpus`.
 fn filtered_by_cpu(kinds: &[TracepointKind], cpus: Option<&BTreeSet<u32>>) -> Vec<Probe> {
-    let any = |field: &str| {
-        let terms = cpus?.iter().map(|cpu| format!("{field} == {cpu}"));
-        Some(terms.collect::<Vec<_>>().join(" || "))
-    };
+    let any = |field: &str| Some(any_of(field, cpus?));
     let probe = |kind| {
         let filter = match kind {
             TracepointKind::Switch => any("CPU"),
@@ -167,17 +146,10 @@ fn cpus_of_vcpus(system: &dyn System, pid: Option<i32>) -> Option<BTreeSet<u32>>
 /// none for single calls, two for all.
 fn thread_probes(system: &dyn System, tracefs: &Tracefs) -> Vec<Probe> {
     if tracefs.has(system, &TracepointKind::Enter(SystemCall::Ppoll).to_string()) {
-        let pairs = SystemCall::ALL
-            .iter()
-            .flat_map(|&call| [TracepointKind::Enter(call), TracepointKind::Leave(call)]);
-        return pairs.map(|kind| Probe::of(kind).by_thread().optional()).collect();
+        return TracepointKind::of_calls().map(|kind| Probe::of(kind).by_thread().optional()).collect();
     }
-    let numbers: Vec<String> = SystemCall::ALL
-        .iter()
-        .filter_map(|call| call.number())
-        .map(|number| format!("id == {number}"))
-        .collect();
-    let probe = |kind| Probe::of(kind).filtered(numbers.join(" || ")).by_thread();
+    let numbers = any_of("id", SystemCall::ALL.iter().filter_map(|call| call.number()));
+    let probe = |kind| Probe::of(kind).filtered(numbers.clone()).by_thread();
     vec![probe(TracepointKind::AnyEnter), probe(TracepointKind::AnyLeave)]
 }
 
@@ -218,7 +190,7 @@ fn guest(
         && tracefs.has(&**system, &TracepointKind::Switch.to_string());
     let pairing = pairing(system, source, silent, causes);
     let perf = Plan::through_perf(guest_probes(source, causes), pairing);
-    Ok(Plan { source: Some(source), causes, tracing, ..perf })
+    Ok(Plan { chosen: Some(Target::Guest { source, causes }), tracing, ..perf })
 }
 
 /// The first idle state polls where it is called so; where that cannot be read, as the architecture has it.
@@ -232,10 +204,10 @@ fn pairing(
     if let Some(name) = system.text("/sys/devices/system/cpu/cpu0/cpuidle/state0/name") {
         pairing = pairing.with_polling_state((name.trim() == "POLL").then_some(0));
     }
-    match causes {
-        true => Box::new(causes::with_causes(pairing, source, Box::new(ProcNames::new(system.clone())))),
-        false => Box::new(pairing),
+    if causes {
+        pairing = pairing.with_segments(Box::new(ProcNames::new(system.clone())));
     }
+    Box::new(pairing)
 }
 
 fn through_bpf(system: &Arc<dyn System>, trace: Trace, silent: Vec<u32>, mut tracing: Value) -> Plan {
@@ -246,8 +218,7 @@ fn through_bpf(system: &Arc<dyn System>, trace: Trace, silent: Vec<u32>, mut tra
     Plan {
         probes: vec![],
         pairing: pairing(system, GuestSource::Bpf, silent, causes),
-        source: Some(GuestSource::Bpf),
-        causes,
+        chosen: Some(Target::Guest { source: GuestSource::Bpf, causes }),
         trace: Some(trace),
         tracing,
     }

@@ -1,6 +1,6 @@
 //! Which tracepoints a recorder wants, and what they are on this machine.
 
-use crate::bpf::{BpfError, BpfSource, Wanted};
+use crate::bpf::{BpfError, BpfSource};
 use crate::clock::now_ns;
 use crate::decode::Decoder;
 use crate::format::At;
@@ -9,6 +9,7 @@ use crate::system::System;
 use crate::tracefs::{Tracefs, TracefsError};
 use dwell_trace::event::{Event, EventKind, TracepointKind};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -62,6 +63,12 @@ impl Probe {
             (None, threads) => threads,
         }
     }
+}
+
+/// A filter that lets through what has one of these numbers in a field.
+pub fn any_of(field: &str, numbers: impl IntoIterator<Item: fmt::Display>) -> String {
+    let terms: Vec<String> = numbers.into_iter().map(|number| format!("{field} == {number}")).collect();
+    terms.join(" || ")
 }
 
 /// Why tracing could not begin.
@@ -136,8 +143,8 @@ impl Trace {
             tracepoints.push(Tracepoint { name, source, filter: probe.filter_with(threads) });
             kept.push(probe.clone());
         }
-        let tracer = Tracer::Perf(Sampler::open(system, tracepoints)?);
-        Ok(Trace { tracer, probes: kept, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() })
+        let trace = Trace::new(Tracer::Perf(Sampler::open(system, tracepoints)?), kept, decoders);
+        Ok(Trace { type_at, ..trace })
     }
 
     /// Opens `probes` through BPF, on every CPU, attached to nothing yet. Filters are not looked at.
@@ -145,7 +152,7 @@ impl Trace {
     /// # Errors
     /// What is missing or refused. Optional probes that are missing are left out.
     pub fn open_bpf(system: &dyn System, probes: &[Probe]) -> Result<Trace, TraceError> {
-        let (source, formats) = BpfSource::open(system, &wanted(probes))?;
+        let (source, formats) = BpfSource::open(system, probes)?;
         let (mut kept, mut decoders) = (vec![], vec![]);
         for (probe, format) in probes.iter().zip(formats) {
             let decoder = match format.map(|format| Decoder::new(probe.kind, &format)) {
@@ -159,16 +166,18 @@ impl Trace {
             kept.extend(decoder.is_some().then(|| probe.clone()));
             decoders.push(decoder);
         }
-        let (tracer, type_at) = (Tracer::Bpf(source), COMMON_TYPE);
-        Ok(Trace { tracer, probes: kept, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() })
+        Ok(Trace::new(Tracer::Bpf(source), kept, decoders))
     }
 
     /// Of samples whose type is a place in `decoders`.
     #[cfg(test)]
     pub(crate) fn of(sampler: Sampler, decoders: &[Decoder]) -> Trace {
-        let decoders = decoders.iter().copied().map(Some).collect();
-        let (tracer, probes, type_at) = (Tracer::Perf(sampler), vec![], COMMON_TYPE);
-        Trace { tracer, probes, type_at, decoders, lost: BTreeMap::new(), told: BTreeMap::new() }
+        Trace::new(Tracer::Perf(sampler), vec![], decoders.iter().copied().map(Some).collect())
+    }
+
+    fn new(tracer: Tracer, probes: Vec<Probe>, decoders: Vec<Option<Decoder>>) -> Trace {
+        let (lost, told) = (BTreeMap::new(), BTreeMap::new());
+        Trace { tracer, probes, type_at: COMMON_TYPE, decoders, lost, told }
     }
 
     /// The probes that are open.
@@ -201,12 +210,10 @@ impl Trace {
     /// The system's error.
     pub fn disable(&mut self) -> io::Result<()> {
         match &mut self.tracer {
-            Tracer::Perf(sampler) => sampler.disable(),
-            Tracer::Bpf(source) => {
-                source.disable();
-                Ok(())
-            }
+            Tracer::Perf(sampler) => sampler.disable()?,
+            Tracer::Bpf(source) => source.disable(),
         }
+        Ok(())
     }
 
     /// Between two recordings, whether what is fast to let come again stays ready for it; it then costs a little.
@@ -222,12 +229,11 @@ impl Trace {
     /// The system's error.
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
         match &self.tracer {
-            Tracer::Perf(sampler) => sampler.wait(timeout),
-            Tracer::Bpf(source) => {
-                source.wait(timeout);
-                Ok(())
-            }
+            Tracer::Perf(sampler) => sampler.wait(timeout)?,
+            // Nothing wakes the reader earlier: it would run as often as what it watches.
+            Tracer::Bpf(_) => std::thread::sleep(timeout),
         }
+        Ok(())
     }
 
     /// Whether every event that is lost is counted.
@@ -251,7 +257,7 @@ impl Trace {
     ///
     /// # Errors
     /// What is refused.
-    pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), OpenError> {
+    pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), TraceError> {
         // A BPF source is not used for chosen threads.
         let Tracer::Perf(sampler) = &mut self.tracer else { return Ok(()) };
         let known = self.probes.iter().zip(sampler.tracepoints());
@@ -259,7 +265,7 @@ impl Trace {
             .filter(|(probe, _)| probe.by_thread)
             .map(|(probe, known)| Tracepoint { filter: probe.filter_with(Some(threads)), ..known.clone() })
             .collect();
-        sampler.add(system, &more)
+        Ok(sampler.add(system, &more)?)
     }
 
     /// Hands over every event that is there, CPU by CPU; returns how many bytes they took. Whatever is
@@ -370,11 +376,6 @@ impl Trace {
     pub fn lost(&self) -> &BTreeMap<u32, u64> {
         &self.lost
     }
-}
-
-/// As the source of BPF programs takes probes.
-pub(crate) fn wanted(probes: &[Probe]) -> Vec<Wanted> {
-    probes.iter().map(|probe| (probe.kind, probe.required)).collect()
 }
 
 fn describe(

@@ -5,8 +5,8 @@ use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::plan::{Plan, plan};
-use crate::probe::{Probe, Trace};
-use crate::settings::Watch;
+use crate::probe::{Probe, Trace, any_of};
+use crate::settings::{self, Watch};
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
@@ -18,7 +18,7 @@ use dwell_recording::{
     CPU_TIME, Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, TimeRecorded, WriteError, Writer,
     kernel_on,
 };
-use dwell_trace::event::{Event, EventKind};
+use dwell_trace::event::Event;
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::NOTES;
 use dwell_trace::import::qemu::REALTIME_OFFSET;
@@ -163,9 +163,8 @@ impl Recorder {
         }
         threads_of(&*system, target.pid())?;
         let tracefs = Tracefs::open(&*system)?;
-        let plan = plan(&system, &tracefs, &target)?;
-        let causes = plan.causes;
-        let target = plan.source.map_or(target, |source| Target::Guest { source, causes });
+        let mut plan = plan(&system, &tracefs, &target)?;
+        let target = plan.chosen.take().unwrap_or(target);
         let who = Who { pid: target.pid(), comm };
         let mut session = Session::open(system, &tracefs, target.layer(), who, command, plan)?;
         session.counters = KvmCounters::of(&target);
@@ -228,12 +227,11 @@ impl Recorder {
         std::thread::scope(|scope| {
             let (outlet, receiver, used) = outlet();
             let writing = scope.spawn(move || write_batches(writer, &receiver, &used));
-            let recorded = session.record(&outlet, until, observer);
+            let recorded = session.record(Some(&outlet), until, observer);
             drop(outlet);
             let (mut writer, overlaps) = writing.join().map_err(|_| RecordError::WriterGone)??;
             let status = recorded?;
-            session.complete_metadata();
-            let mut metadata = session.metadata.clone();
+            let mut metadata = session.complete().clone();
             if let Some(overlaps) = overlaps {
                 metadata.other.insert(OVERLAPS.to_owned(), json!(overlaps));
             }
@@ -314,12 +312,13 @@ impl<O: Copy + Into<Owner>> Session<O> {
         metadata.lost.at_least = !trace.counts_lost();
         metadata.other.insert(TRACING.to_owned(), tracing);
         metadata.other.insert(REALTIME_OFFSET.to_owned(), realtime_offset_ns().into());
-        if recorded.into() == Owner::Layer(Layer::Guest)
-            && let Some(step) = polling::poll_step()
-        {
-            metadata.other.insert(POLL_STEP.to_owned(), step.get().into());
+        let is_guest = recorded.into() == Owner::Layer(Layer::Guest);
+        if is_guest {
+            metadata.other.extend([settings::cpuidle(&*system)]);
+            let step = polling::poll_step().map(|step| (POLL_STEP.to_owned(), step.get().into()));
+            metadata.other.extend(step);
         }
-        let stat = Stat::of_all(&*system).filter(|_| recorded.into() == Owner::Layer(Layer::Guest));
+        let stat = Stat::of_all(&*system).filter(|_| is_guest);
         let (threads, counters) = (watched, None);
         Ok(Session { system, who, trace, pairing, metadata, watch, meter, stat, threads, counters })
     }
@@ -344,13 +343,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
     /// # Errors
     /// What went wrong.
     pub fn run(&mut self, until: &Until<'_>, observer: &mut dyn Observer) -> Result<Status, RecordError> {
-        std::thread::scope(|scope| {
-            let (outlet, receiver, used) = outlet();
-            scope.spawn(move || {
-                receiver.into_iter().for_each(|batch| give_back(batch.rows, &used));
-            });
-            self.record(&outlet, until, observer)
-        })
+        self.record(None, until, observer)
     }
 
     /// No event follows, whether or not all went well.
@@ -358,15 +351,9 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.pairing.finish(&mut vec![]);
     }
 
-    /// What the recording says of itself after its end.
-    pub fn complete(&mut self) -> &Metadata<O> {
-        self.complete_metadata();
-        &self.metadata
-    }
-
     fn record(
         &mut self,
-        outlet: &Outlet,
+        outlet: Option<&Outlet>,
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Status, RecordError> {
@@ -376,7 +363,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.trace.enable().map_err(io("switch on"))?;
         let start_ns = now_ns();
         round.start_ns = start_ns;
-        self.counters.iter_mut().for_each(KvmCounters::start);
+        self.counters.iter_mut().for_each(KvmCounters::read);
         observer.begins();
         let started = Instant::now();
         let mut looked = started;
@@ -400,7 +387,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
             observer.status(&round.status);
         }
         observer.ends();
-        self.counters.iter_mut().for_each(KvmCounters::end);
+        self.counters.iter_mut().for_each(KvmCounters::read);
         let end_ns = now_ns();
         round.end_ns = Some(end_ns);
         self.trace.disable().map_err(io("switch off"))?;
@@ -426,11 +413,12 @@ impl<O: Copy + Into<Owner>> Session<O> {
         &mut self,
         round: &mut Round,
         until_ns: u64,
-        outlet: &Outlet,
+        outlet: Option<&Outlet>,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         // About two events make an episode.
-        let mut rows = outlet.spare.try_recv().unwrap_or_default();
+        let spare = outlet.and_then(|outlet| outlet.spare.try_recv().ok());
+        let mut rows = spare.unwrap_or_else(|| std::mem::take(&mut round.spare));
         rows.reserve(round.merge.pending() / 2);
         let pairing = &mut self.pairing;
         round.merge.release(until_ns, |event| {
@@ -443,8 +431,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
     fn send(
         &mut self,
         round: &mut Round,
-        rows: Vec<PairedEpisode>,
-        outlet: &Outlet,
+        mut rows: Vec<PairedEpisode>,
+        outlet: Option<&Outlet>,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         let idlers = self.pairing.idlers();
@@ -455,9 +443,11 @@ impl<O: Copy + Into<Owner>> Session<O> {
         round.status.episodes += rows.len() as u64;
         round.status.incomplete = self.pairing.incomplete();
         round.status.lost = self.trace.lost().values().sum();
-        if rows.is_empty() && names.is_empty() {
+        let Some(outlet) = outlet.filter(|_| !rows.is_empty() || !names.is_empty()) else {
+            rows.clear();
+            round.spare = rows;
             return Ok(());
-        }
+        };
         // The thread that writes ends early only with an error of its own, which is then returned in place of this one.
         outlet.sender.send(Batch { names, rows }).map_err(|_| RecordError::WriterGone)
     }
@@ -476,7 +466,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
         Ok(true)
     }
 
-    fn complete_metadata(&mut self) {
+    /// What the recording says of itself after its end.
+    pub fn complete(&mut self) -> &Metadata<O> {
         for (cpu, count) in self.trace.lost() {
             self.metadata.lost.add(Some(*cpu), *count);
         }
@@ -487,7 +478,6 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.metadata.lost.add(None, missed);
         self.metadata.lost.incomplete_episodes = self.pairing.incomplete();
         self.metadata.settings = self.watch.changes().to_vec();
-        self.metadata.other.extend(self.watch.notes());
         self.metadata.idle_includes = self.pairing.idle_includes();
         self.metadata.other.extend(self.pairing.notes());
         if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
@@ -502,6 +492,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
         if !used.is_empty() {
             self.metadata.other.insert(ENERGY.to_owned(), json!(used));
         }
+        &self.metadata
     }
 }
 
@@ -517,29 +508,25 @@ fn threads_of(system: &dyn System, pid: Option<i32>) -> Result<Vec<i32>, RecordE
 /// KVM's own counters at the start and the end of a recording of vCPUs, where they can be read.
 struct KvmCounters {
     reader: StatsReader,
-    start: Option<Snapshot>,
-    end: Option<Snapshot>,
+    /// The last two.
+    snapshots: [Option<Snapshot>; 2],
 }
 
 impl KvmCounters {
     fn of(target: &Target) -> Option<KvmCounters> {
         let Target::Host { pid, .. } = target else { return None };
         let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-        Some(KvmCounters { reader: StatsReader::new(pid).ok()?, start: None, end: None })
+        Some(KvmCounters { reader: StatsReader::new(pid).ok()?, snapshots: [None, None] })
     }
 
-    fn start(&mut self) {
-        self.start = Some(self.reader.snapshot().0);
-    }
-
-    fn end(&mut self) {
-        self.end = Some(self.reader.snapshot().0);
+    fn read(&mut self) {
+        self.snapshots = [self.snapshots[1].take(), Some(self.reader.snapshot().0)];
     }
 
     /// Both, in the form that [`KvmCounted`](dwell_recording::accounting::KvmCounted) is read from; `None` where a VM
     /// ended in between, which takes its counters along.
     fn counted(&self) -> Option<serde_json::Value> {
-        let (start, end) = (self.start.as_ref()?, self.end.as_ref()?);
+        let [Some(start), Some(end)] = &self.snapshots else { return None };
         (end.since(start).ended == 0 && !end.vms.is_empty()).then(|| json!({ "start": start, "end": end }))
     }
 }
@@ -557,17 +544,19 @@ pub(crate) struct Round {
     status: Status,
     /// How many idlers' names were sent off.
     named: usize,
+    /// For episodes that are not written, and those that come first.
+    spare: Vec<PairedEpisode>,
 }
 
 impl Round {
     /// Puts an event in order.
     pub(crate) fn take(&mut self, event: Event) {
         let counts = event.time_ns >= self.start_ns && self.end_ns.is_none_or(|end| event.time_ns <= end);
-        if !counts && !is_loss(&event) {
+        if !counts && !event.is_loss() {
             return;
         }
         match self.merge.push(event) {
-            true => self.status.events += u64::from(!is_loss(&event)),
+            true => self.status.events += u64::from(!event.is_loss()),
             false => self.late.push(event),
         }
     }
@@ -576,16 +565,12 @@ impl Round {
     pub(crate) fn take_late(&mut self, trace: &mut Trace) {
         for event in self.late.drain(..) {
             // What a record of losses counts is counted already.
-            if !is_loss(&event) {
+            if !event.is_loss() {
                 trace.count_lost(event.cpu, 1);
             }
             self.merge.push_loss(&event);
         }
     }
-}
-
-fn is_loss(event: &Event) -> bool {
-    matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
 }
 
 /// Episodes on their way to the file, and the names that are new in them.
@@ -623,12 +608,9 @@ fn write_batches<W: Write + Send>(
 ) -> Result<(Writer<W>, Option<Overlaps>), WriteError> {
     let mut names: Vec<String> = Vec::new();
     let mut episodes = EpisodeWriter::new();
-    for batch in batches {
+    for mut batch in batches {
         names.extend(batch.names);
-        for row in &batch.rows {
-            let Some(name) = names.get(row.idler as usize) else { continue };
-            episodes.push(&mut writer, name, row)?;
-        }
+        episodes.push_all(&mut writer, &names, &mut batch.rows)?;
         give_back(batch.rows, used);
     }
     Ok((writer, episodes.overlaps().cloned()))
@@ -667,7 +649,7 @@ impl Watched {
             self.open_above = Some(last);
             return Some(format!("common_pid > {last}"));
         }
-        Some(new.iter().map(|tid| format!("common_pid == {tid}")).collect::<Vec<_>>().join(" || "))
+        Some(any_of("common_pid", new))
     }
 }
 
@@ -741,6 +723,7 @@ pub fn record_anything(
 mod tests {
     use super::*;
     use crate::tests::fake::Fake;
+    use dwell_trace::event::EventKind;
     use proptest::prelude::*;
 
     const FORMAT: &str = "name: x\nID: 7\nformat:\n\tfield:u64 ns;\toffset:8;\tsize:8;\tsigned:0;\n\

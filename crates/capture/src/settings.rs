@@ -7,24 +7,19 @@ use dwell_recording::{SettingValue, SettingsChange};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Where the parameters are.
-const fn folder(owner: Owner) -> Option<&'static str> {
-    match owner {
-        Owner::Layer(Layer::Host) | Owner::Timer => Some("/sys/module/kvm/parameters"),
-        Owner::Layer(Layer::Guest) => Some("/sys/module/haltpoll/parameters"),
-        Owner::Layer(Layer::Driver) => Some(DWELL_IDLE),
-        Owner::Layer(Layer::Iothread) => None,
-    }
-}
-
-/// The parameters that determine how a layer polls, or keeps timers, begin with these, of all that its module has.
-const fn prefixes(owner: Owner) -> &'static [&'static str] {
-    match owner {
-        Owner::Layer(Layer::Guest) => &["guest_halt_poll_"],
-        Owner::Layer(Layer::Driver) => &["halt_cost_ns", "wake_latency_ns", "max_window_ns", "policy"],
-        Owner::Timer => &["pi_inject_timer", "lapic_timer_advance", "min_timer_period_us"],
-        _ => &["halt_poll_ns"],
-    }
+/// Where the parameters are, and what those begin with that determine how a layer polls, or keeps timers.
+const fn parameters(owner: Owner) -> Option<(&'static str, &'static [&'static str])> {
+    Some(match owner {
+        Owner::Layer(Layer::Host) => ("/sys/module/kvm/parameters", &["halt_poll_ns"]),
+        Owner::Layer(Layer::Guest) => ("/sys/module/haltpoll/parameters", &["guest_halt_poll_"]),
+        Owner::Layer(Layer::Driver) => {
+            (DWELL_IDLE, &["halt_cost_ns", "wake_latency_ns", "max_window_ns", "policy"])
+        }
+        Owner::Timer => {
+            ("/sys/module/kvm/parameters", &["pi_inject_timer", "lapic_timer_advance", "min_timer_period_us"])
+        }
+        Owner::Layer(Layer::Iothread) => return None,
+    })
 }
 
 /// The driver dwell_idle decides in place of haltpoll, whose parameters then have no effect.
@@ -38,14 +33,14 @@ pub fn in_force(machine: &dyn Machine, owner: Owner) -> Owner {
 /// The parameters as they are now; empty where there are none, or where they have no effect under the driver
 /// dwell_idle.
 pub fn read(machine: &dyn Machine, owner: Owner) -> BTreeMap<String, SettingValue> {
-    let Some(folder) = folder(owner) else { return BTreeMap::new() };
+    let Some((folder, prefixes)) = parameters(owner) else { return BTreeMap::new() };
     if in_force(machine, owner) != owner {
         return BTreeMap::new();
     }
-    let names = machine.names(folder).unwrap_or_default();
-    let names =
-        names.into_iter().filter(|name| prefixes(owner).iter().any(|prefix| name.starts_with(prefix)));
+    let mut names = machine.names(folder).unwrap_or_default();
+    names.retain(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
     names
+        .into_iter()
         .filter_map(|name| Some((name.clone(), value(&machine.text(&format!("{folder}/{name}"))?))))
         .collect()
 }
@@ -66,7 +61,6 @@ pub(crate) struct Watch {
     owner: Owner,
     now: BTreeMap<String, SettingValue>,
     changes: Vec<SettingsChange>,
-    notes: BTreeMap<String, Value>,
 }
 
 impl Watch {
@@ -77,7 +71,7 @@ impl Watch {
             true => vec![],
             false => vec![SettingsChange { at_ns: None, owner, values: now.clone() }],
         };
-        Watch { owner, now, changes, notes: notes(machine, recorded) }
+        Watch { owner, now, changes }
     }
 
     /// Looks again; `at_ns` is now \[ns, CLOCK_MONOTONIC\].
@@ -93,20 +87,12 @@ impl Watch {
     pub(crate) fn changes(&self) -> &[SettingsChange] {
         &self.changes
     }
-
-    pub(crate) fn notes(&self) -> BTreeMap<String, Value> {
-        self.notes.clone()
-    }
 }
 
-/// What else determines how a guest's CPUs idle.
-fn notes(machine: &dyn Machine, recorded: Owner) -> BTreeMap<String, Value> {
-    if recorded != Layer::Guest {
-        return BTreeMap::new();
-    }
+/// What else determines how a guest's CPUs idle, and its key in the metadata.
+pub(crate) fn cpuidle(machine: &dyn Machine) -> (String, Value) {
     let cpuidle = Cpuidle::read(machine);
-    let value = json!({ "driver": cpuidle.driver, "governor": cpuidle.governor });
-    BTreeMap::from([("dwell.cpuidle".to_owned(), value)])
+    ("dwell.cpuidle".to_owned(), json!({ "driver": cpuidle.driver, "governor": cpuidle.governor }))
 }
 
 #[cfg(test)]
@@ -142,7 +128,6 @@ mod tests {
         let [first] = watch.changes() else { panic!("{:?}", watch.changes()) };
         assert_eq!(first.owner, Layer::Driver);
         assert_eq!(first.values["policy"], SettingValue::Text("leader".to_owned()));
-        assert!(watch.notes().contains_key("dwell.cpuidle"));
     }
 
     #[test]

@@ -15,12 +15,12 @@ use std::os::fd::OwnedFd;
 
 /// A machine whose kernel can be traced.
 pub trait System: Machine {
-    /// A tracefs that no other process sees and that disappears with the descriptor.
+    /// A tracefs that no other process sees.
     ///
     /// # Errors
     /// `ENODEV` where the kernel has no tracefs, `EPERM` without `CAP_SYS_ADMIN`;
     /// [`io::ErrorKind::Unsupported`] where only another machine's files are at hand.
-    fn mount_tracefs(&self) -> io::Result<OwnedFd>;
+    fn mount_tracefs(&self) -> io::Result<Detached>;
 
     /// A sampled event on one CPU, for all processes, not yet enabled.
     ///
@@ -45,32 +45,29 @@ pub trait System: Machine {
     fn kvm_statistics(&self) -> Option<Result<(), SourceError>>;
 }
 
+/// Fails where only another machine's files are at hand.
+fn only_here(root: &Sysroot) -> io::Result<()> {
+    if root.is_this_machine() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
 impl System for Sysroot {
-    fn mount_tracefs(&self) -> io::Result<OwnedFd> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        Detached::new("tracefs").map(OwnedFd::from)
+    fn mount_tracefs(&self) -> io::Result<Detached> {
+        only_here(self)?;
+        Detached::new("tracefs")
     }
 
     fn open_event(&self, attributes: &Attributes, cpu: u32) -> io::Result<OwnedFd> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        only_here(self)?;
         crate::perf::open(attributes, cpu)
     }
 
     fn open_bpf(&self, command: &bpf::Command<'_>) -> io::Result<OwnedFd> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        only_here(self)?;
         bpf::open(command)
     }
 
     fn btf(&self) -> io::Result<Vec<u8>> {
-        if !self.is_this_machine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        only_here(self)?;
         std::fs::read(bpf::KERNEL_TYPES)
     }
 

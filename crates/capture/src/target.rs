@@ -1,6 +1,5 @@
 //! What can be recorded, and why it may fail.
 
-use crate::perf::OpenError;
 use crate::probe::TraceError;
 use crate::tracefs::TracefsError;
 use dwell_policy::Layer;
@@ -90,12 +89,6 @@ pub enum RecordError {
 
 impl From<TracefsError> for RecordError {
     fn from(error: TracefsError) -> RecordError {
-        RecordError::Trace(error.into())
-    }
-}
-
-impl From<OpenError> for RecordError {
-    fn from(error: OpenError) -> RecordError {
         RecordError::Trace(error.into())
     }
 }

@@ -3,12 +3,12 @@
 //! It is looked for in `/proc/mounts`, then at its usual places. Where it is mounted nowhere, a *detached* mount is
 //! made: it has no path, only a file descriptor, and ends with it. Nothing is left behind, whatever happens.
 
+use crate::detached::Detached;
 use crate::format::{Format, FormatError};
 use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::{Machine, kernel};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Why a tracepoint could not be reached. Each kind has its own remedy, which is part of the text.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ pub struct Tracefs {
     root: String,
     kernel: String,
     /// Keeps a mount of our own alive; `root` leads through it.
-    _mount: Option<OwnedFd>,
+    _mount: Option<Detached>,
 }
 
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -122,16 +122,12 @@ impl Tracefs {
             }
         }
         match system.mount_tracefs() {
-            Ok(mount) => {
-                let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
-                Ok(Tracefs { root, kernel, _mount: Some(mount) })
-            }
+            Ok(mount) => Ok(Tracefs { root: mount.path(), kernel, _mount: Some(mount) }),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TracefsError::NoTracefs),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let needs = if refused.is_some() { READ } else { MOUNT };
                 let (what, source) = refused.unwrap_or_else(|| ("mount tracefs".to_owned(), error));
-                let lacks = (!has_one_of(system, &[needs])).then_some(needs);
-                Err(TracefsError::NotPermitted { what, lacks, source })
+                Err(not_permitted(system, what, needs, source))
             }
             Err(source) => Err(TracefsError::Io { what: "mount tracefs".to_owned(), source }),
         }
@@ -161,7 +157,6 @@ impl Tracefs {
             .map_err(|source| TracefsError::Format { event: event.to_owned(), source })
     }
 
-    /// The text of its layout.
     /// The text of an event's format.
     ///
     /// # Errors
@@ -188,16 +183,21 @@ impl Tracefs {
                 }
             }
             io::ErrorKind::PermissionDenied => {
-                let lacks = (!has_one_of(machine, &[READ])).then_some(READ);
-                TracefsError::NotPermitted {
-                    what: format!("read the format of {event}"),
-                    lacks,
-                    source: error,
-                }
+                not_permitted(machine, format!("read the format of {event}"), READ, error)
             }
             _ => TracefsError::Io { what: format!("read the format of {event}"), source: error },
         }
     }
+}
+
+fn not_permitted(
+    machine: &dyn Machine,
+    what: String,
+    needs: &'static str,
+    source: io::Error,
+) -> TracefsError {
+    let lacks = (!has_one_of(machine, &[needs])).then_some(needs);
+    TracefsError::NotPermitted { what, lacks, source }
 }
 
 /// The mount points of tracefs, and of debugfs with a tracefs in it.
@@ -233,7 +233,7 @@ mod tests {
     fn private_mounts_show_events_and_leave_nothing_behind() {
         let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let before = mounts();
-        for way in [by_descriptor as fn(&'static str) -> io::Result<OwnedFd>, in_namespace] {
+        for way in [by_descriptor as fn(&'static str) -> io::Result<Detached>, in_namespace] {
             let mount = match way("tracefs") {
                 Ok(mount) => mount,
                 Err(error) => {
@@ -242,7 +242,7 @@ mod tests {
                     continue;
                 }
             };
-            let root = format!("/proc/self/fd/{}", mount.as_raw_fd());
+            let root = mount.path();
             let here = Sysroot::of_this_machine();
             let kernel = "test".to_owned();
             let tracefs = Tracefs { root, kernel, _mount: Some(mount) };

@@ -1,6 +1,7 @@
 //! A machine whose files in /proc and /sys hold anything, cut at every 0xff: facts and findings, printed.
 
 use dwell_capture::bpf::Command;
+use dwell_capture::detached::Detached;
 use dwell_capture::doctor::Recordable;
 use dwell_capture::format::Format;
 use dwell_capture::kvm_stats::SourceError;
@@ -40,7 +41,7 @@ impl Machine for Files {
 }
 
 impl System for Files {
-    fn mount_tracefs(&self) -> io::Result<OwnedFd> {
+    fn mount_tracefs(&self) -> io::Result<Detached> {
         Err(io::ErrorKind::PermissionDenied.into())
     }
     fn open_event(&self, _: &Attributes, _: u32) -> io::Result<OwnedFd> {

@@ -11,7 +11,7 @@ pub fn run(data: &[u8]) {
     File::from(fd.try_clone().unwrap()).write_all(data).unwrap();
     let Ok(file) = StatsFile::new(fd) else { return };
     if let Ok(values) = file.read() {
-        assert_eq!(values.len(), file.layout().stats().len());
+        assert_eq!(values.len(), file.stats().len());
     }
     let _ = file.sums().map(Iterator::count);
     if let Ok(counters) = file.counters() {

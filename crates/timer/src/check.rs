@@ -1,8 +1,8 @@
 //! The self-check: mechanism, way and exits of every recorded timer, against the model under the set-up in force.
 
-use super::predict::{HostSetup, PredictError, Predictor};
+use super::predict::{HostSetup, PredictError, Predictor, setup};
 use super::tally::{Class, Tally, TimerExit};
-use dwell_policy::timer::{Path, Revision};
+use dwell_policy::timer::Path;
 use dwell_recording::timer::{Mechanism, TimerRecording};
 use serde::Serialize;
 
@@ -75,9 +75,7 @@ pub fn check(
     tally: &Tally,
     in_force: &HostSetup,
 ) -> Result<TimerCheck, PredictError> {
-    let revision =
-        Revision::of(in_force.kernel).map_err(|_| PredictError::Kernel { kernel: in_force.kernel })?;
-    let setup = in_force.vm.setup(revision);
+    let setup = setup(in_force)?;
     let mut found = TimerCheck { timers: recording.timers.len() as u64, ..TimerCheck::default() };
     for timer in &recording.timers {
         let class = Class::of(timer);

@@ -66,33 +66,31 @@ pub struct Fact {
 pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dyn Machine>) -> Described {
     let here = machine.map(TimerHost::read).unwrap_or_default();
     let recorded = recorded.copied().unwrap_or_default();
-    let known = |of: fn(&TimerHost) -> Option<bool>| Known { recorded: of(&recorded), here: of(&here) };
     let mut facts = Facts { all: vec![] };
-    let apicv = facts.switch("APICv or AVIC", given.apicv, known(|host| host.apicv), true);
-    let preemption_timer = known(|host| host.preemption_timer);
-    let preemption_timer = facts.switch("preemption timer", given.preemption_timer, preemption_timer, true);
+    let apicv = facts.switch("APICv or AVIC", [given.apicv, recorded.apicv, here.apicv], true);
+    let preemption_timer = [given.preemption_timer, recorded.preemption_timer, here.preemption_timer];
+    let preemption_timer = facts.switch("preemption timer", preemption_timer, true);
     let isolated_given = given.pcpu.filter(|pcpu| *pcpu == Pcpu::Isolated).map(|_| true);
-    let nohz_full = given.nohz_full.or(isolated_given);
-    let nohz_full = facts.switch("nohz_full", nohz_full, known(|host| host.nohz_full), false);
+    let nohz_full_given = given.nohz_full.or(isolated_given);
+    let nohz_full = facts.switch("nohz_full", [nohz_full_given, recorded.nohz_full, here.nohz_full], false);
     let kind = if nohz_full { Pcpu::Isolated } else { Pcpu::Housekeeping };
-    let pcpu = facts.add("vCPUs on", given.pcpu, Known::default(), kind, |pcpu| {
+    let pcpu = facts.add("vCPUs on", [given.pcpu, None, None], kind, |pcpu| {
         match pcpu {
             Pcpu::Isolated => "isolated CPUs",
             Pcpu::Housekeeping => "housekeeping CPUs",
         }
         .to_owned()
     });
-    let exits = Known { recorded: None, here: machine.and_then(disabled_exits) };
-    let disabled = facts.add("disabled exits", given.disabled_exits, exits, 0, |bits| exits_in_words(*bits));
+    let disabled = [given.disabled_exits, None, machine.and_then(disabled_exits)];
+    let disabled = facts.add("disabled exits", disabled, 0, |bits| exits_in_words(*bits));
     let parameter = given.pi_inject_timer.map(|value| pi_inject_timer_at_init(value, nohz_full));
     // What the module has now is what it decided, by this machine's nohz_full.
     let loaded = machine.and_then(|machine| machine.switch("/sys/module/kvm/parameters/pi_inject_timer"));
     let decided = pi_inject_timer_at_init(PI_INJECT_TIMER_DEFAULT, nohz_full);
-    let loaded = loaded.filter(|_| given.nohz_full.or(isolated_given).is_none());
-    let loaded = Known { recorded: None, here: loaded };
-    let pi_inject_timer = facts.switch("pi_inject_timer", parameter, loaded, decided);
-    let timer_migration =
-        facts.switch("kernel.timer_migration", None, known(|host| host.timer_migration), true);
+    let loaded = loaded.filter(|_| nohz_full_given.is_none());
+    let pi_inject_timer = facts.switch("pi_inject_timer", [parameter, None, loaded], decided);
+    let timer_migration = [None, recorded.timer_migration, here.timer_migration];
+    let timer_migration = facts.switch("kernel.timer_migration", timer_migration, true);
     let vm = TimerVm {
         pi_inject_timer,
         apicv,
@@ -105,48 +103,28 @@ pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dy
     Described { vm, facts: facts.all }
 }
 
-/// A value that was not given.
-struct Known<T> {
-    recorded: Option<T>,
-    /// By this machine, if it is the host.
-    here: Option<T>,
-}
-
-impl<T> Default for Known<T> {
-    fn default() -> Known<T> {
-        Known { recorded: None, here: None }
-    }
-}
-
 struct Facts {
     all: Vec<Fact>,
 }
 
 impl Facts {
+    /// Takes the first that is known: as given, as recorded, or as this machine shows it if it is the host.
     fn add<T>(
         &mut self,
         name: &'static str,
-        given: Option<T>,
-        known: Known<T>,
+        known: [Option<T>; 3],
         otherwise: T,
         words: impl Fn(&T) -> String,
     ) -> T {
-        let given = given.map(|value| (value, Origin::Given));
-        let recorded = known.recorded.map(|value| (value, Origin::Recording));
-        let here = known.here.map(|value| (value, Origin::ThisMachine));
-        let (value, origin) = given.or(recorded).or(here).unwrap_or((otherwise, Origin::Assumed));
+        let origins = [Origin::Given, Origin::Recording, Origin::ThisMachine];
+        let mut known = known.into_iter().zip(origins).filter_map(|(value, origin)| Some((value?, origin)));
+        let (value, origin) = known.next().unwrap_or((otherwise, Origin::Assumed));
         self.all.push(Fact { name, value: words(&value), origin });
         value
     }
 
-    fn switch(
-        &mut self,
-        name: &'static str,
-        given: Option<bool>,
-        known: Known<bool>,
-        otherwise: bool,
-    ) -> bool {
-        self.add(name, given, known, otherwise, |on| if *on { "on" } else { "off" }.to_owned())
+    fn switch(&mut self, name: &'static str, known: [Option<bool>; 3], otherwise: bool) -> bool {
+        self.add(name, known, otherwise, |on| if *on { "on" } else { "off" }.to_owned())
     }
 }
 

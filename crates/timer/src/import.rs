@@ -1,12 +1,12 @@
 //! Timers and exits of vCPUs out of a text of events.
 
-use crate::pairing::{Class, ReasonNames, TimerPairing, TimerRowWriter};
+use crate::pairing::{Class, OPTIONAL, REQUIRED, ReasonNames, TimerPairing, TimerRowWriter};
 use dwell_policy::arch::Arch;
 use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
 use dwell_trace::event::{Event, EventKind, TracepointKind};
 use dwell_trace::import::perf::{self, EventReader, EventSink, PerfError, PerfOptions, TextEvent};
-use dwell_trace::import::{ImportSummary, Input};
+use dwell_trace::import::{ImportSummary, Input, Place};
 use dwell_trace::merge::Merge;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -37,25 +37,8 @@ pub fn import<W: Write + Send>(
 }
 
 /// Whether timers and exits are made of these events.
-const fn is_used(tracepoint: TracepointKind) -> bool {
-    matches!(
-        tracepoint,
-        TracepointKind::Exit
-            | TracepointKind::Entry
-            | TracepointKind::Msr
-            | TracepointKind::Apic
-            | TracepointKind::ApicAccept
-            | TracepointKind::HvTimerState
-            | TracepointKind::LapicWait
-            | TracepointKind::HrtimerStart
-            | TracepointKind::HrtimerExpire
-            | TracepointKind::VcpuWakeup
-            | TracepointKind::Migrate
-            | TracepointKind::TimerInterrupt
-            | TracepointKind::RescheduleInterrupt
-            | TracepointKind::CallInterrupt
-            | TracepointKind::DeviceInterrupt
-    )
+fn is_used(tracepoint: TracepointKind) -> bool {
+    REQUIRED.contains(&tracepoint) || OPTIONAL.contains(&tracepoint)
 }
 
 /// The events of a text on their way to timers and exits.
@@ -112,11 +95,11 @@ impl Interrupted {
 impl<W: Write + Send> Timers<'_, W> {
     fn write(&mut self, line: u64) -> Result<(), PerfError> {
         let Timers { pairing, found, rows, writer, name, .. } = self;
-        let failed = |source| PerfError::Write { name: name.clone(), line, source };
+        let failed = |source| PerfError::Write { place: Place { name: name.clone(), line }, source };
         rows.push([pairing.vcpus(), pairing.reasons()], found, writer).map_err(failed)
     }
 
-    fn finish(mut self, mut reader: EventReader<'_>) -> Result<ImportSummary, PerfError> {
+    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, PerfError> {
         self.pairing.finish(&mut self.found);
         self.write(reader.summary.lines)?;
         reader.summary.incomplete_episodes = self.pairing.incomplete();

@@ -49,14 +49,9 @@ impl Precondition {
 
     /// Whether a VM has it.
     pub fn met(self, vm: &TimerVm) -> bool {
-        match self {
-            Precondition::PiInjectTimer => vm.pi_inject_timer,
-            Precondition::Apicv => vm.apicv,
-            Precondition::HltInGuest => vm.hlt_in_guest,
-            Precondition::MwaitInGuest => vm.mwait_in_guest,
-            Precondition::IsolatedPcpu => vm.pcpu == Pcpu::Isolated,
-            Precondition::TimerMigration => vm.timer_migration,
-        }
+        let mut with = *vm;
+        self.meet(&mut with);
+        with == *vm
     }
 
     fn meet(self, vm: &mut TimerVm) {
@@ -137,17 +132,13 @@ pub fn compare(vm: &TimerVm, revision: Revision) -> Vec<RuleRow> {
 fn row(vm: &TimerVm, revision: Revision, rule: PostingPredicate) -> RuleRow {
     let under = |vm: &TimerVm| Setup { posting: rule, ..vm.setup(revision) };
     let setup = under(vm);
-    let saves = |vm: &TimerVm| {
-        let setup = under(vm);
-        setup.exits(VcpuState::InGuestMode, setup.fires_elsewhere(true)).firing() == 0
-    };
     RuleRow {
         rule: rule.name(),
         kernels: kernels(rule),
         in_force: rule == revision.posting(),
         may_post: setup.can_post(),
         missing_to_post: missing(vm, |vm| under(vm).can_post()),
-        missing_to_save_exit: missing(vm, saves),
+        missing_to_save_exit: missing(vm, |vm| saves_exit(&under(vm))),
         follows_vcpu: rule.hrtimer_follows_vcpu(&setup.config),
         depends_on_pi_inject_timer: {
             let with = |pi_inject_timer| Bills::of(&under(&TimerVm { pi_inject_timer, ..*vm }));
@@ -155,6 +146,11 @@ fn row(vm: &TimerVm, revision: Revision, rule: PostingPredicate) -> RuleRow {
         },
         bills: Bills::of(&setup),
     }
+}
+
+/// Whether a running guest gets its timers without an exit while a housekeeping CPU is busy.
+pub(super) fn saves_exit(setup: &Setup) -> bool {
+    setup.exits(VcpuState::InGuestMode, setup.fires_elsewhere(true)).firing() == 0
 }
 
 /// More patch levels than any series has had.

@@ -45,7 +45,7 @@ pub struct Reason {
 }
 
 /// What a set-up costs over the time of the recording.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Exits by the kernel's name of their reason.
     pub reasons: BTreeMap<String, Reason>,
@@ -130,11 +130,9 @@ impl<'a> Predictor<'a> {
 
     /// The costs as they were recorded.
     pub fn recorded(&self) -> Cost {
-        let of_timers = self.tally.of_timers.iter().map(|(kind, part)| (self.tally.reason(*kind), *part));
-        let others = self.tally.others.iter().map(|(reason, part)| (reason.clone(), *part));
-        let mut cost = Cost::empty();
-        for (reason, part) in others.chain(of_timers) {
-            cost.add(reason, part.exits, Some(part.total_ns as f64));
+        let mut cost = self.without_timer_exits();
+        for (kind, part) in &self.tally.of_timers {
+            cost.add(self.tally.reason(*kind), part.exits, Some(part.total_ns as f64));
         }
         cost.timer_exits = self.tally.of_timers.values().map(|part| part.exits).sum();
         cost.timer_time_ns = Some(self.tally.of_timers.values().map(|part| part.total_ns as f64).sum());
@@ -146,11 +144,15 @@ impl<'a> Predictor<'a> {
 
     /// The upper bound: timers that need no exit at all.
     pub fn without_timer_exits(&self) -> Cost {
-        let mut cost = Cost::empty();
-        for (reason, part) in &self.tally.others {
+        self.of_others(|_| true)
+    }
+
+    /// The exits that are not of timers, of those reasons that stay.
+    fn of_others(&self, stays: impl Fn(&str) -> bool) -> Cost {
+        let mut cost = Cost { timer_time_ns: Some(0.0), ..Cost::default() };
+        for (reason, part) in self.tally.others.iter().filter(|(reason, _)| stays(reason)) {
             cost.add(reason.clone(), part.exits, Some(part.total_ns as f64));
         }
-        cost.timer_time_ns = Some(0.0);
         cost
     }
 
@@ -169,14 +171,8 @@ impl<'a> Predictor<'a> {
     }
 
     fn cost(&self, under: &Setup, counts: &Counts) -> Cost {
-        let mut cost = Cost::empty();
-        for (reason, part) in &self.tally.others {
-            // HLT does not exit any more.
-            if !(is_halt(reason) && under.idling() == VcpuState::InGuestMode) {
-                cost.add(reason.clone(), part.exits, Some(part.total_ns as f64));
-            }
-        }
-        cost.timer_time_ns = Some(0.0);
+        let halts_exit = under.idling() != VcpuState::InGuestMode;
+        let mut cost = self.of_others(|reason| halts_exit || !is_halt(reason));
         for kind in TimerExit::ALL {
             let exits = counts.exits.get(&kind).copied().unwrap_or(0);
             if exits > 0 {
@@ -204,7 +200,7 @@ impl<'a> Predictor<'a> {
     }
 }
 
-fn setup(host: &HostSetup) -> Result<Setup, PredictError> {
+pub(super) fn setup(host: &HostSetup) -> Result<Setup, PredictError> {
     let revision = Revision::of(host.kernel).map_err(|_| PredictError::Kernel { kernel: host.kernel })?;
     Ok(host.vm.setup(revision))
 }
@@ -243,17 +239,6 @@ impl Counts {
 }
 
 impl Cost {
-    fn empty() -> Cost {
-        Cost {
-            reasons: BTreeMap::new(),
-            timer_exits: 0,
-            timer_time_ns: None,
-            posted: 0,
-            interrupts_elsewhere: 0,
-            not_known: 0,
-        }
-    }
-
     fn add(&mut self, reason: String, exits: u64, time_ns: Option<f64>) {
         let row = self.reasons.entry(reason).or_insert(Reason { exits: 0, time_ns: Some(0.0) });
         row.exits += exits;
@@ -272,11 +257,11 @@ pub fn in_force(tally: &Tally, kernel: Version, assumed: &TimerVm) -> HostSetup 
         hlt_in_guest: assumed.hlt_in_guest && !halts,
         ..*assumed
     };
-    let moved = tally.timers.iter().filter(|(class, _)| class.elsewhere == Some(true));
-    let stayed = tally.timers.iter().filter(|(class, _)| class.elsewhere == Some(false));
-    let sum = |timers: &mut dyn Iterator<Item = (&Class, &u64)>| timers.map(|(_, n)| *n).sum::<u64>();
-    let (moved, stayed) = (sum(&mut moved.into_iter()), sum(&mut stayed.into_iter()));
-    HostSetup { kernel, vm, busy_housekeeping: vm.pcpu == Pcpu::Isolated && moved >= stayed }
+    let fired = |elsewhere: bool| {
+        let of_class = tally.timers.iter().filter(|(class, _)| class.elsewhere == Some(elsewhere));
+        of_class.map(|(_, timers)| *timers).sum::<u64>()
+    };
+    HostSetup { kernel, vm, busy_housekeeping: vm.pcpu == Pcpu::Isolated && fired(true) >= fired(false) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Recording timers and VM exits of vCPUs.
 
 use crate::describe::{HOST, TSC_KHZ};
-use crate::pairing::{ReasonNames, TimerPairing, TimerRowWriter};
+use crate::pairing::{OPTIONAL, REQUIRED, ReasonNames, TimerPairing, TimerRowWriter};
 use dwell_capture::format;
 use dwell_capture::names::ProcNames;
 use dwell_capture::probe::Probe;
@@ -16,7 +16,6 @@ use dwell_trace::event::{Event, TracepointKind};
 use dwell_trace::pairing::{PairedEpisode, Pairing};
 use dwell_trace::tracepoint::exit_number;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -74,31 +73,6 @@ pub struct TimerRecorder {
     rows: Receiver<Batch>,
 }
 
-/// The tracepoints of which timers and exits are made. Those of a guest's own interrupts end the firing of an hrtimer.
-fn probes() -> Vec<Probe> {
-    let required =
-        [TracepointKind::Exit, TracepointKind::Entry, TracepointKind::Msr, TracepointKind::HvTimerState];
-    let optional = [
-        TracepointKind::Apic,
-        TracepointKind::ApicAccept,
-        TracepointKind::LapicWait,
-        TracepointKind::VcpuWakeup,
-    ];
-    // An hrtimer fires in whichever thread it interrupts.
-    let of_any_thread = [TracepointKind::HrtimerStart, TracepointKind::HrtimerExpire];
-    let around = [
-        TracepointKind::Migrate,
-        TracepointKind::TimerInterrupt,
-        TracepointKind::RescheduleInterrupt,
-        TracepointKind::CallInterrupt,
-        TracepointKind::DeviceInterrupt,
-    ];
-    let mut probes: Vec<Probe> = required.map(Probe::of).to_vec();
-    probes.extend(of_any_thread.map(Probe::of));
-    probes.extend(optional.into_iter().chain(around).map(|kind| Probe::of(kind).optional()));
-    probes
-}
-
 impl TimerRecorder {
     /// Prepares to record the timers of this host's vCPUs, or of the VM of process `pid`. `command` is the
     /// command line, for the metadata.
@@ -123,7 +97,9 @@ impl TimerRecorder {
         let pairing = TimerPairing::new(pid, Box::new(ProcNames::new(system.clone())), reasons);
         let (sender, rows) = channel();
         let sink = Sink { pairing, found: TimerRows::default(), named: [0, 0], sender: Some(sender) };
-        let sink = (probes(), Box::new(sink) as Box<dyn Pairing>);
+        let mut probes: Vec<Probe> = REQUIRED.map(Probe::of).to_vec();
+        probes.extend(OPTIONAL.map(|kind| Probe::of(kind).optional()));
+        let sink = (probes, Box::new(sink) as Box<dyn Pairing>);
         let mut session = Session::through_perf(system.clone(), &tracefs, Owner::Timer, pid, command, sink)?;
         let facts = host(&*system, session.tsc_khz());
         session.metadata_mut().other.extend(facts);
@@ -240,10 +216,6 @@ impl Pairing for Sink {
     fn idle_includes(&self) -> IdleIncludes {
         IdleIncludes::Unknown
     }
-
-    fn notes(&self) -> BTreeMap<String, Value> {
-        BTreeMap::new()
-    }
 }
 
 /// Writes all rows; whether vCPUs ran without exits.
@@ -267,6 +239,7 @@ fn write<W: Write + Send>(
 mod tests {
     use super::*;
     use dwell_testing::machine::Fake;
+    use std::collections::BTreeMap;
 
     const FORMAT: &str = "name: kvm_exit\nID: 9\nformat:\nprint fmt: \"%s\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason \
         & 0xffff, { 12, \"HLT\" }) : __print_symbolic(REC->exit_reason, { 0x078, \"hlt\" }, { -1, \"invalid\" }), \

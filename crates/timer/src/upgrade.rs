@@ -1,8 +1,8 @@
 //! What another kernel on the host changes for the timers of a VM.
 
-use super::posting::{in_words, missing};
+use super::posting::{in_words, missing, saves_exit};
 use super::{Bill, Bills, TimerVm};
-use dwell_policy::timer::{AdvanceParameter, Revision, VcpuState, disable_exits};
+use dwell_policy::timer::{AdvanceParameter, Revision, disable_exits};
 use serde::Serialize;
 
 /// One property of a VM's timers under two kernels.
@@ -30,10 +30,7 @@ fn properties(vm: &TimerVm, revision: Revision) -> Vec<(&'static str, String)> {
     let setup = vm.setup(revision);
     let bills = Bills::of(&setup);
     let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-    let saves = |vm: &TimerVm| {
-        let setup = vm.setup(revision);
-        setup.exits(VcpuState::InGuestMode, setup.fires_elsewhere(true)).firing() == 0
-    };
+    let saves = |vm: &TimerVm| saves_exit(&vm.setup(revision));
     vec![
         ("posting rule", setup.posting.name().to_owned()),
         ("timers may be posted", yes_no(setup.can_post())),

@@ -1,6 +1,6 @@
 //! A VM on a host.
 
-use dwell_policy::timer::{Exits, HvTimer, Path, Revision, Setup, VcpuConfig, VcpuState};
+use dwell_policy::timer::{HvTimer, Revision, Setup, VcpuConfig, VcpuState};
 use serde::Serialize;
 
 /// The kind of pCPUs that vCPUs run on.
@@ -76,18 +76,6 @@ pub struct Bill {
     pub fire: String,
 }
 
-impl Bill {
-    fn of(path: Path, exits: &Exits) -> Bill {
-        Bill {
-            path: path.words(),
-            arming: exits.arming(),
-            arming_is_fast: exits.msr_write_fast > 0,
-            firing: exits.firing(),
-            fire: exits.fire.to_string(),
-        }
-    }
-}
-
 /// The exits of one timer by where the vCPU is when it fires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bills {
@@ -103,7 +91,14 @@ impl Bills {
     pub fn of(setup: &Setup) -> Bills {
         let bill = |state, busy| {
             let elsewhere = setup.fires_elsewhere(busy);
-            Bill::of(setup.path(state, elsewhere), &setup.exits(state, elsewhere))
+            let exits = setup.exits(state, elsewhere);
+            Bill {
+                path: setup.path(state, elsewhere).words(),
+                arming: exits.arming(),
+                arming_is_fast: exits.msr_write_fast > 0,
+                firing: exits.firing(),
+                fire: exits.fire.to_string(),
+            }
         };
         Bills {
             running: bill(VcpuState::InGuestMode, true),

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The contexts of a trace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Contexts {
     rule: Option<(Revision, Params)>,
     /// What the times of QEMU's events resolve \[ns\]; `None`: they have none.
@@ -72,6 +72,13 @@ struct Attempt {
     failed: Option<Failed>,
 }
 
+impl Attempt {
+    /// How long it took up to then \[ns\]; 0 in a trace without times.
+    fn until(&self, end_ns: Option<u64>) -> u64 {
+        self.begin_ns.zip(end_ns).map_or(0, |(begin_ns, end_ns)| end_ns.saturating_sub(begin_ns))
+    }
+}
+
 /// An attempt that ended without having found anything.
 #[derive(Clone, Copy, Debug)]
 struct Failed {
@@ -89,7 +96,7 @@ struct Turn {
     seen: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Context {
     idler: u32,
     tid: i32,
@@ -107,13 +114,7 @@ impl Contexts {
     /// events resolve `resolution_ns`; `None`: they have no times, then lengths are the least that they can
     /// have been and starts are 0.
     pub fn new(rule: Option<(Revision, Params)>, resolution_ns: Option<u64>) -> Contexts {
-        Contexts {
-            rule,
-            resolution_ns,
-            contexts: BTreeMap::new(),
-            threads: ByNumber::default(),
-            tally: Tally::default(),
-        }
+        Contexts { rule, resolution_ns, ..Contexts::default() }
     }
 
     /// How many contexts there are so far.
@@ -178,7 +179,7 @@ impl Contexts {
         let context = contexts.entry(ctx).or_insert_with(|| {
             let name =
                 thread().map_or_else(|| format!("ctx-{ctx:#x}"), |thread| format!("{thread}/ctx-{ctx:#x}"));
-            Context::new(idlers.add(name), event.tid)
+            Context { idler: idlers.add(name), tid: event.tid, ..Context::default() }
         });
         // Within an attempt and at its end the thread cannot have slept before the event.
         let waits = threads.get_mut(&(event.pid, event.tid));
@@ -219,18 +220,6 @@ impl Contexts {
 }
 
 impl Context {
-    fn new(idler: u32, tid: i32) -> Context {
-        Context {
-            idler,
-            tid,
-            attempt: None,
-            turn: Turn::default(),
-            poll_ns: None,
-            last_ns: None,
-            handlers: BTreeMap::new(),
-        }
-    }
-
     /// Whether this comes within or at the end of an attempt.
     fn is_polling_until(&self, what: Aio) -> bool {
         let polling = matches!(self.attempt, Some(Attempt { failed: None, .. }));
@@ -298,10 +287,7 @@ impl Context {
         what: Aio,
         now: &Now<'_>,
     ) -> PairedEpisode {
-        let polled_ns = match (attempt.begin_ns, failed.at_ns) {
-            (Some(begin), Some(end)) => end.saturating_sub(begin),
-            _ => 0,
-        };
+        let polled_ns = attempt.until(failed.at_ns);
         let begin_ns = attempt.begin_ns.unwrap_or(0);
         let (idle_ns, least_ns) = match (wait, now.at_ns) {
             (Some(wait), _) => {
@@ -320,7 +306,7 @@ impl Context {
             // Where waits are in the trace and there is none, the context was notified before it could sleep.
             halted: Some(wait.is_some() || now.waits.is_none()),
             wake: wait.map_or(Some(WakeCause::Unknown), |wait| wait.wake),
-            ..self.episode(begin_ns, idle_ns)
+            ..PairedEpisode::new(self.idler, begin_ns, idle_ns)
         }
     }
 
@@ -353,10 +339,7 @@ impl Context {
         }
         let attempt = *attempt;
         self.attempt = None;
-        let idle_ns = match (attempt.begin_ns, now.at_ns) {
-            (Some(begin), Some(end)) => end.saturating_sub(begin),
-            _ => 0,
-        };
+        let idle_ns = attempt.until(now.at_ns);
         // Whether a decision that follows is of this aio_poll or of a later one is not known.
         self.turn = Turn { floor_ns: attempt.floor_ns, least_ns: 0, seen: true };
         found.push(PairedEpisode {
@@ -364,7 +347,7 @@ impl Context {
             halted: Some(false),
             // Without progress it was another thread's notification, or a timer came due.
             wake: Some(if progress { WakeCause::Io } else { WakeCause::Unknown }),
-            ..self.episode(attempt.begin_ns.unwrap_or(0), idle_ns)
+            ..PairedEpisode::new(self.idler, attempt.begin_ns.unwrap_or(0), idle_ns)
         });
     }
 
@@ -391,19 +374,6 @@ impl Context {
         // In the per-handler revision another decision of the same aio_poll may follow, or of one without
         // another event.
         self.turn = if per_handler { Turn { least_ns: 0, ..self.turn } } else { Turn::default() };
-    }
-
-    fn episode(&self, start_ns: u64, idle_ns: u64) -> PairedEpisode {
-        PairedEpisode {
-            idler: self.idler,
-            start_ns,
-            idle_ns,
-            window_ns: None,
-            halted: None,
-            wake: None,
-            wake_latency_ns: None,
-            alone_ns: None,
-        }
     }
 
     fn describe(&self, ctx: u64) -> Value {

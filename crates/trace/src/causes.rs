@@ -12,9 +12,8 @@
 //! segment of another CPU if that was later.
 
 use crate::event::{Event, EventKind, Interrupt};
-use crate::guest::{GuestPairing, GuestSource};
-use crate::pairing::{ByNumber, Names, PairedEpisode, Pairing};
-use dwell_recording::{Cause, IdleIncludes, MOST_SEGMENTS, Segment, Segments};
+use crate::pairing::{ByNumber, Names};
+use dwell_recording::{Cause, MOST_SEGMENTS, Segment, Segments};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -26,20 +25,20 @@ pub const IN_INTERRUPT_NS: u64 = 10_000;
 /// The key of a recording's metadata with the number of segments that were left out: from when there are too many.
 const LEFT_OUT: &str = "segments_left_out";
 
-/// A task that runs.
+/// A segment that has begun.
 #[derive(Clone, Copy)]
-struct Running {
-    tid: i32,
-    start_ns: u64,
+pub(crate) struct Running {
+    pub(crate) start_ns: u64,
     cause: Cause,
     halted: Option<bool>,
-    /// The number that its segment will have.
-    number: u32,
+    /// The number that it will have.
+    pub(crate) number: u32,
 }
 
 #[derive(Default)]
 struct Cpu {
-    running: Option<Running>,
+    /// The task that runs.
+    running: Option<(i32, Running)>,
     /// The last one since the last switch.
     interrupt: Option<(u64, Interrupt)>,
     /// The idle state that was entered last, since the last switch.
@@ -56,20 +55,23 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The number of a segment that begins; `None` where there are too many.
-    pub(crate) fn begin(&mut self) -> Option<u32> {
+    /// A segment begins; `None` where there are too many.
+    pub(crate) fn begin(&mut self, start_ns: u64, cause: Cause, halted: Option<bool>) -> Option<Running> {
         if self.rows.len() >= MOST_SEGMENTS {
             self.left_out += 1;
             return None;
         }
+        let number = u32::try_from(self.rows.len()).ok()?;
         self.rows.push(None);
-        u32::try_from(self.rows.len() - 1).ok()
+        Some(Running { start_ns, cause, halted, number })
     }
 
-    /// The segment of this number is over.
-    pub(crate) fn end(&mut self, number: u32, segment: Segment) {
+    /// The segment of this task, on this CPU, is over.
+    pub(crate) fn end(&mut self, running: Running, (task, cpu): (u32, u32), end_ns: u64) {
+        let Running { start_ns, cause, halted, number } = running;
+        let run_ns = end_ns.saturating_sub(start_ns);
         if let Some(row) = self.rows.get_mut(number as usize) {
-            *row = Some(segment);
+            *row = Some(Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
         }
     }
 
@@ -100,7 +102,8 @@ impl Rows {
 }
 
 /// Makes segments out of events that come in order of time.
-struct SegmentPairing {
+#[derive(Default)]
+pub(crate) struct SegmentPairing {
     polling_state: Option<u32>,
     names_of: Box<dyn Names>,
     cpus: ByNumber<u32, Cpu>,
@@ -111,27 +114,17 @@ struct SegmentPairing {
     tasks: ByNumber<i32, u32>,
     /// The number of each task, and its name where it was known when its first segment ended: it may be gone later.
     names: Vec<(i32, Option<String>)>,
-    rows: Rows,
+    pub(crate) rows: Rows,
     /// When the last one began \[ns\].
     started_ns: u64,
 }
 
 impl SegmentPairing {
-    fn new(polling_state: Option<u32>, names_of: Box<dyn Names>) -> SegmentPairing {
-        SegmentPairing {
-            polling_state,
-            names_of,
-            cpus: ByNumber::default(),
-            woken: ByNumber::default(),
-            preempted: ByNumber::default(),
-            tasks: ByNumber::default(),
-            names: vec![],
-            rows: Rows::default(),
-            started_ns: 0,
-        }
+    pub(crate) fn new(polling_state: Option<u32>, names_of: Box<dyn Names>) -> SegmentPairing {
+        SegmentPairing { polling_state, names_of, ..SegmentPairing::default() }
     }
 
-    fn observe(&mut self, event: &Event) {
+    pub(crate) fn observe(&mut self, event: &Event) {
         self.observe_kind(event);
         self.cpus.entry(event.cpu).or_default().seen_ns = event.time_ns;
     }
@@ -171,7 +164,7 @@ impl SegmentPairing {
     /// The task `tid` runs on `cpu`, whatever was switched in last.
     fn correct(&mut self, cpu: u32, tid: i32) {
         let state = self.cpus.entry(cpu).or_default();
-        if tid <= 0 || state.running.is_none_or(|running| running.tid == tid) {
+        if tid <= 0 || state.running.is_none_or(|(runs, _)| runs == tid) {
             return;
         }
         let seen_ns = state.seen_ns;
@@ -188,7 +181,7 @@ impl SegmentPairing {
             cpu.interrupt.filter(|(at_ns, _)| event.time_ns.saturating_sub(*at_ns) <= IN_INTERRUPT_NS);
         let woken_ns = event.time_ns;
         let cause = match (cpu.running, recent) {
-            (Some(running), None | Some((_, Interrupt::Ipi))) => {
+            (Some((_, running)), None | Some((_, Interrupt::Ipi))) => {
                 Cause::Task { waker: running.number, offset_ns: woken_ns.saturating_sub(running.start_ns) }
             }
             (_, Some((_, Interrupt::Timer))) => Cause::Timer { woken_ns },
@@ -200,10 +193,8 @@ impl SegmentPairing {
     }
 
     fn out(&mut self, cpu: u32, tid: i32, at_ns: u64, is_runnable: bool) {
-        let Some(running) = self.cpus.entry(cpu).or_default().running.take() else { return };
-        if running.tid != tid {
-            return;
-        }
+        let running = self.cpus.entry(cpu).or_default().running.take();
+        let Some((_, running)) = running.filter(|(runs, _)| *runs == tid) else { return };
         if is_runnable {
             self.preempted.insert(tid, ());
         }
@@ -212,9 +203,7 @@ impl SegmentPairing {
             self.names.push((tid, self.names_of.thread(Event::UNKNOWN_ID, tid)));
             count
         });
-        let Running { start_ns, cause, halted, number, .. } = running;
-        let run_ns = at_ns.saturating_sub(start_ns);
-        self.rows.end(number, Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
+        self.rows.end(running, (task, cpu), at_ns);
     }
 
     fn switched_in(&mut self, cpu: u32, tid: i32, at_ns: u64, halted: Option<bool>) {
@@ -224,9 +213,8 @@ impl SegmentPairing {
             None => woken.map_or(Cause::Unknown, |(cause, _)| cause),
         };
         self.started_ns = at_ns;
-        let Some(number) = self.rows.begin() else { return };
-        let running = Running { tid, start_ns: at_ns, cause, halted, number };
-        self.cpus.entry(cpu).or_default().running = Some(running);
+        let Some(running) = self.rows.begin(at_ns, cause, halted) else { return };
+        self.cpus.entry(cpu).or_default().running = Some((tid, running));
     }
 
     /// What runs on the CPU, and what was woken, is not known from here on.
@@ -241,7 +229,7 @@ impl SegmentPairing {
     }
 
     /// The segments whose end was seen.
-    fn finish(&mut self) -> Segments {
+    pub(crate) fn finish(&mut self) -> Segments {
         let rows = self.rows.finish();
         let mut tasks = vec![];
         for (tid, known) in std::mem::take(&mut self.names) {
@@ -250,86 +238,6 @@ impl SegmentPairing {
         }
         Segments { tasks, rows, poll_step_ns: 0 }
     }
-}
-
-/// Makes segments beside the episodes of a pairing `E`.
-pub(crate) trait Segmenting<E>: Send {
-    /// Takes the next event, and passes it on to the episodes if these need it.
-    fn observe(&mut self, event: &Event, episodes: &mut E, found: &mut Vec<PairedEpisode>);
-
-    /// The segments so far.
-    fn rows(&self) -> &Rows;
-
-    /// The segments whose end was seen.
-    fn finish(&mut self, episodes: &E) -> Segments;
-}
-
-/// Episodes, and the segments between them.
-pub(crate) struct WithSegments<E, S> {
-    pub(crate) episodes: E,
-    pub(crate) segments: S,
-}
-
-impl<E: Pairing, S: Segmenting<E>> Pairing for WithSegments<E, S> {
-    fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
-        self.segments.observe(event, &mut self.episodes, found);
-    }
-
-    fn finish(&mut self, found: &mut Vec<PairedEpisode>) {
-        self.episodes.finish(found);
-    }
-
-    fn idlers(&self) -> &[String] {
-        self.episodes.idlers()
-    }
-
-    fn incomplete(&self) -> u64 {
-        self.episodes.incomplete()
-    }
-
-    fn idle_includes(&self) -> IdleIncludes {
-        self.episodes.idle_includes()
-    }
-
-    fn notes(&self) -> BTreeMap<String, Value> {
-        let mut notes = self.episodes.notes();
-        self.segments.rows().note(&mut notes);
-        notes
-    }
-
-    fn take_segments(&mut self) -> Option<Segments> {
-        Some(self.segments.finish(&self.episodes))
-    }
-}
-
-/// The segments of the tasks of a guest's CPUs.
-struct OfCpus {
-    segments: SegmentPairing,
-    /// Whether the episodes are made of switches; else these are for the segments alone.
-    from_switches: bool,
-}
-
-impl Segmenting<GuestPairing> for OfCpus {
-    fn observe(&mut self, event: &Event, episodes: &mut GuestPairing, found: &mut Vec<PairedEpisode>) {
-        self.segments.observe(event);
-        if self.from_switches || !matches!(event.kind, EventKind::Switch { .. }) {
-            episodes.observe(event, found);
-        }
-    }
-
-    fn rows(&self) -> &Rows {
-        &self.segments.rows
-    }
-
-    fn finish(&mut self, _: &GuestPairing) -> Segments {
-        self.segments.finish()
-    }
-}
-
-/// The episodes of CPUs, which are made of what `source` says, and the segments of tasks between them.
-pub fn with_causes(episodes: GuestPairing, source: GuestSource, names: Box<dyn Names>) -> impl Pairing {
-    let segments = SegmentPairing::new(episodes.polling_state(), names);
-    WithSegments { episodes, segments: OfCpus { segments, from_switches: source == GuestSource::Switch } }
 }
 
 #[cfg(test)]

@@ -21,9 +21,13 @@
 //! * Whether the scheduler would have put a woken task on a CPU on which a vCPU polls is not known for one that slept.
 //! * Throttled, frozen and offline CPUs are not modelled.
 
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, TracepointKind};
 use crate::pairing::ByNumber;
 use std::collections::{BTreeSet, VecDeque};
+
+/// The tracepoints that show which tasks are runnable.
+pub const TRACEPOINTS: [TracepointKind; 4] =
+    [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::WakeupNew, TracepointKind::Migrate];
 
 /// How long after the first event every runnable task is taken to have been seen \[ns\].
 pub const SETTLED_NS: u64 = 1_000_000_000;

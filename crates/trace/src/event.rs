@@ -21,6 +21,16 @@ impl Event {
     /// The number of a process or thread that the source does not have: perf's own for a task outside of the
     /// reader's PID namespace, and that of a text without this column.
     pub const UNKNOWN_ID: i32 = -1;
+
+    /// Whether it is of this process or thread, if there is one, or a loss, which may be of any.
+    pub fn is_of(&self, only_pid: Option<i32>) -> bool {
+        only_pid.is_none_or(|pid| pid == self.pid || pid == self.tid) || self.is_loss()
+    }
+
+    /// Whether events are missing, here or from here on.
+    pub const fn is_loss(&self) -> bool {
+        matches!(self.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -371,11 +381,6 @@ impl SystemCall {
     /// Its number on this machine, if it has it.
     pub fn number(self) -> Option<i64> {
         self.number_on(Arch::HERE?)
-    }
-
-    /// The call of this number on this machine.
-    pub fn from_number(number: i64) -> Option<SystemCall> {
-        SystemCall::from_number_on(Arch::HERE, number)
     }
 
     /// The call of this number on an architecture; none is known of one without a name.

@@ -7,7 +7,7 @@
 
 use crate::event::TracepointKind;
 use crate::import::perf::{Line, TextEvent, exit_reason, text};
-use crate::import::{Input, InputError};
+use crate::import::{Input, InputError, Place};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,23 +19,15 @@ pub enum ExitError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// A line is one of the events of use, but not as perf writes it.
-    #[error("{name}: line {line} names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`")]
+    #[error("{place} names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`")]
     Unparsable {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         /// The line, or its beginning.
         text: String,
     },
     /// A line lacks its thread.
-    #[error(
-        "{name}: line {line} has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`"
-    )]
-    NoThread {
-        name: String,
-        /// From 1.
-        line: u64,
-    },
+    #[error("{0} has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`")]
+    NoThread(Place),
     /// No exit is in it.
     #[error(
         "{name}: no exit in {lines} lines has both its kvm_exit and its kvm_entry; record with \
@@ -151,18 +143,13 @@ impl ExitTable {
         let mut counter = ExitCounter::default();
         while let Some(bytes) = input.next_line()? {
             let line = text(bytes);
-            let fault = |input: &Input<'_>| (input.name().to_owned(), input.line());
             match counter.line(&line) {
                 Read::Taken => {}
                 Read::Unparsable => {
                     let text = super::import::excerpt(line.trim().as_bytes());
-                    let (name, line) = fault(&input);
-                    return Err(ExitError::Unparsable { name, line, text });
+                    return Err(ExitError::Unparsable { place: input.place(), text });
                 }
-                Read::NoThread => {
-                    let (name, line) = fault(&input);
-                    return Err(ExitError::NoThread { name, line });
-                }
+                Read::NoThread => return Err(ExitError::NoThread(input.place())),
             }
         }
         let table = counter.finish();

@@ -49,10 +49,11 @@
 //! whether the CPU halted at the end of each (`dwell_idle:dwell_idle_episode`), just before the state is
 //! left.
 
+use crate::causes::SegmentPairing;
 use crate::event::{Event, EventKind, Interrupt};
-use crate::pairing::{ByNumber, Idlers, PairedEpisode, Pairing};
+use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
 use dwell_policy::arch::Arch;
-use dwell_recording::{IdleIncludes, WakeCause};
+use dwell_recording::{IdleIncludes, Segments, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -104,6 +105,7 @@ pub fn polling_state(arch: Option<Arch>, has_haltpoll: bool) -> Option<u32> {
 }
 
 /// Makes episodes of CPUs.
+#[derive(Default)]
 pub struct GuestPairing {
     source: GuestSource,
     polling_state: Option<u32>,
@@ -120,6 +122,8 @@ pub struct GuestPairing {
     wakings_seen: bool,
     /// Interrupts in polls that went on.
     polled_through: u64,
+    /// What runs between the episodes.
+    segments: Option<SegmentPairing>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +145,7 @@ impl Waking {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Cpu {
     idler: u32,
     idle: Option<Idle>,
@@ -242,19 +246,8 @@ impl GuestPairing {
             GuestSource::CpuIdle | GuestSource::Bpf => GuestSource::CpuIdle,
             _ => GuestSource::Switch,
         };
-        GuestPairing {
-            source,
-            polling_state: polling_state(Arch::HERE, false),
-            silent,
-            idlers: Idlers::default(),
-            cpus: ByNumber::default(),
-            wakings: ByNumber::default(),
-            incomplete: 0,
-            gap_until_ns: 0,
-            wakes_seen: false,
-            wakings_seen: false,
-            polled_through: 0,
-        }
+        let polling_state = polling_state(Arch::HERE, false);
+        GuestPairing { source, polling_state, silent, ..GuestPairing::default() }
     }
 
     /// Of a machine whose idle states are not numbered as on this one.
@@ -264,23 +257,17 @@ impl GuestPairing {
         self
     }
 
-    /// The state that polls.
-    pub(crate) const fn polling_state(&self) -> Option<u32> {
-        self.polling_state
+    /// The same, with the segments of tasks between the episodes.
+    #[must_use]
+    pub fn with_segments(mut self, names: Box<dyn Names>) -> GuestPairing {
+        self.segments = Some(SegmentPairing::new(self.polling_state, names));
+        self
     }
 
     fn cpu(&mut self, number: u32) -> &mut Cpu {
         let idlers = &mut self.idlers;
-        self.cpus.entry(number).or_insert_with(|| Cpu {
-            idler: idlers.add(format!("cpu{number}")),
-            idle: None,
-            held: None,
-            interrupt: None,
-            last_interrupt: None,
-            waking: None,
-            moved: None,
-            window_ns: None,
-        })
+        let new = || Cpu { idler: idlers.add(format!("cpu{number}")), ..Cpu::default() };
+        self.cpus.entry(number).or_insert_with(new)
     }
 
     fn begin(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<PairedEpisode>) {
@@ -353,15 +340,13 @@ impl GuestPairing {
         let event_ns = event.map(|(at, _)| at);
         let went_on =
             idle.interrupts.saturating_sub(u64::from(last.is_some_and(|(at, _)| event_ns == Some(at))));
+        let idle_ns = event_ns.unwrap_or(time_ns).saturating_sub(idle.start_ns);
         let episode = PairedEpisode {
-            idler: cpu.idler,
-            start_ns: idle.start_ns,
-            idle_ns: event_ns.unwrap_or(time_ns).saturating_sub(idle.start_ns),
             window_ns: idle.window_ns(),
             halted,
             wake: Some(event.map_or(WakeCause::Unknown, |(_, wake)| wake)),
             wake_latency_ns: event_ns.map(|at| time_ns.saturating_sub(at)),
-            alone_ns: None,
+            ..PairedEpisode::new(cpu.idler, idle.start_ns, idle_ns)
         };
         cpu.held = Some(Held { idle, end_ns: time_ns, episode, quiet: wakings_seen && !by_switches });
         self.polled_through += went_on;
@@ -529,6 +514,7 @@ const fn wake_of(interrupt: Interrupt) -> WakeCause {
 
 impl Pairing for GuestPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+        self.segments.iter_mut().for_each(|segments| segments.observe(event));
         match event.kind {
             EventKind::CpuIdle { cpu, state } => self.cpu_idle(cpu, event.time_ns, state, found),
             EventKind::Switch { prev, next, .. } => self.switch(event, prev, next, found),
@@ -567,7 +553,7 @@ impl Pairing for GuestPairing {
     }
 
     fn notes(&self) -> BTreeMap<String, Value> {
-        BTreeMap::from([(
+        let mut notes = BTreeMap::from([(
             "dwell.guest".to_owned(),
             json!({
                 "source": self.source.name(),
@@ -576,7 +562,13 @@ impl Pairing for GuestPairing {
                 "idle_ns": "to the event; where wake_latency_ns is null the event is not known and the wakeup latency is \
                     included",
             }),
-        )])
+        )]);
+        self.segments.iter().for_each(|segments| segments.rows.note(&mut notes));
+        notes
+    }
+
+    fn take_segments(&mut self) -> Option<Segments> {
+        self.segments.as_mut().map(SegmentPairing::finish)
     }
 }
 

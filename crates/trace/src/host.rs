@@ -32,12 +32,14 @@
 use crate::contention::Contention;
 use crate::event::{Event, EventKind};
 use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
+use crate::vcpu_causes::OfVcpus;
 use dwell_policy::host::Revision;
-use dwell_recording::IdleIncludes;
+use dwell_recording::{IdleIncludes, Segments};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Makes episodes of vCPUs.
+#[derive(Default)]
 pub struct HostPairing {
     names: Box<dyn Names>,
     clamps_at_entry: bool,
@@ -52,6 +54,8 @@ pub struct HostPairing {
     /// Until when events of some CPU may be missing \[ns\].
     gap_until_ns: u64,
     contention: Option<Contention>,
+    /// What vCPUs run between the episodes.
+    segments: Option<OfVcpus>,
 }
 
 /// What is known of one vCPU.
@@ -80,6 +84,13 @@ struct Window {
     now_ns: Option<u32>,
     /// The guest has switched polling off.
     off: bool,
+}
+
+impl Vcpu {
+    /// Its number in its VM, as far as it is known.
+    fn known_number(&self) -> Option<u32> {
+        self.number.or(self.guess)
+    }
 }
 
 impl Window {
@@ -123,24 +134,21 @@ impl HostPairing {
     /// For a kernel of `revision` (`None`: not known, then a window is known only where an event reports it),
     /// for the VM of process `only_pid` or for all.
     pub fn new(revision: Option<Revision>, only_pid: Option<i32>, names: Box<dyn Names>) -> HostPairing {
-        HostPairing {
-            names,
-            clamps_at_entry: revision.is_none_or(Revision::clamps_at_entry),
-            only_pid,
-            idlers: Idlers::default(),
-            vcpus: vec![],
-            current: ByNumber::default(),
-            known: ByNumber::default(),
-            invalid: 0,
-            gap_until_ns: 0,
-            contention: None,
-        }
+        let clamps_at_entry = revision.is_none_or(Revision::clamps_at_entry);
+        HostPairing { names, clamps_at_entry, only_pid, ..HostPairing::default() }
     }
 
     /// The same, with the time alone of each episode, from the scheduler's events of the CPUs that are watched.
     #[must_use]
     pub fn with_contention(mut self, contention: Contention) -> HostPairing {
         self.contention = Some(contention);
+        self
+    }
+
+    /// The same, with the segments of vCPUs between the episodes.
+    #[must_use]
+    pub fn with_segments(mut self) -> HostPairing {
+        self.segments = Some(OfVcpus::default());
         self
     }
 
@@ -177,12 +185,6 @@ impl HostPairing {
         &mut vcpus[place]
     }
 
-    /// The number of an idler's vCPU in its VM, as far as it is known.
-    pub(crate) fn number_of(&self, idler: u32) -> Option<u32> {
-        let vcpu = self.vcpus.iter().find(|vcpu| vcpu.idler == Some(idler))?;
-        vcpu.number.or(vcpu.guess)
-    }
-
     /// The idler of this thread; it is named when its first episode ends, and keeps that name.
     fn idler(&mut self, event: &Event) -> u32 {
         let known = self.vcpu(event);
@@ -194,6 +196,47 @@ impl HostPairing {
         let vcpu = self.vcpu(event);
         (vcpu.idler, vcpu.guess) = (Some(idler), guess);
         idler
+    }
+
+    /// Takes the next event, and returns the episode that it ends.
+    fn pair(&mut self, event: &Event) -> Option<PairedEpisode> {
+        if let Some(contention) = &mut self.contention {
+            contention.observe(event);
+        }
+        if !event.is_of(self.only_pid) {
+            return None;
+        }
+        match event.kind {
+            EventKind::HaltPoll { vcpu: number, new, old, .. } => {
+                let clamps_at_entry = self.clamps_at_entry;
+                self.numbered(event, number).window.changed(new, old, clamps_at_entry);
+            }
+            EventKind::Exit { vcpu: Some(number), .. } => {
+                self.numbered(event, number);
+            }
+            EventKind::VcpuWakeup { ns, waited, valid } => {
+                self.invalid += u64::from(!valid);
+                let idler = self.idler(event);
+                let in_gap = event.time_ns < self.gap_until_ns;
+                let window = &mut self.vcpu(event).window;
+                let window_ns = window.take(ns, waited).map(u64::from);
+                if in_gap {
+                    *window = Window::default();
+                }
+                let contention = self.contention.as_mut();
+                let alone_ns = contention.and_then(|contention| contention.alone_ns(event, ns, waited));
+                // The trace is made a little after the end that `ns` was taken at.
+                let episode = PairedEpisode::new(idler, event.time_ns.saturating_sub(ns), ns);
+                return Some(PairedEpisode { window_ns, halted: Some(waited), alone_ns, ..episode });
+            }
+            EventKind::Gap { until_ns, .. } => {
+                self.gap_until_ns = self.gap_until_ns.max(until_ns);
+                self.forget_windows();
+            }
+            EventKind::Lost { .. } => self.forget_windows(),
+            _ => {}
+        }
+        None
     }
 }
 
@@ -234,52 +277,12 @@ pub fn vcpu_of_name(thread: &str) -> Option<u32> {
 
 impl Pairing for HostPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
-        if let Some(contention) = &mut self.contention {
-            contention.observe(event);
+        let ended = self.pair(event);
+        if let Some(segments) = &mut self.segments {
+            let of = |idler| self.vcpus.iter().find(|vcpu| vcpu.idler == Some(idler));
+            segments.observe(event, ended.as_ref(), |idler| of(idler)?.known_number());
         }
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
-            && !matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
-        {
-            return;
-        }
-        match event.kind {
-            EventKind::HaltPoll { vcpu: number, new, old, .. } => {
-                let clamps_at_entry = self.clamps_at_entry;
-                self.numbered(event, number).window.changed(new, old, clamps_at_entry);
-            }
-            EventKind::Exit { vcpu: Some(number), .. } => {
-                self.numbered(event, number);
-            }
-            EventKind::VcpuWakeup { ns, waited, valid } => {
-                self.invalid += u64::from(!valid);
-                let idler = self.idler(event);
-                let in_gap = event.time_ns < self.gap_until_ns;
-                let window = &mut self.vcpu(event).window;
-                let window_ns = window.take(ns, waited).map(u64::from);
-                if in_gap {
-                    *window = Window::default();
-                }
-                let contention = self.contention.as_mut();
-                let alone_ns = contention.and_then(|contention| contention.alone_ns(event, ns, waited));
-                found.push(PairedEpisode {
-                    idler,
-                    // The trace is made a little after the end that `ns` was taken at.
-                    start_ns: event.time_ns.saturating_sub(ns),
-                    idle_ns: ns,
-                    window_ns,
-                    halted: Some(waited),
-                    wake: None,
-                    wake_latency_ns: None,
-                    alone_ns,
-                });
-            }
-            EventKind::Gap { until_ns, .. } => {
-                self.gap_until_ns = self.gap_until_ns.max(until_ns);
-                self.forget_windows();
-            }
-            EventKind::Lost { .. } => self.forget_windows(),
-            _ => {}
-        }
+        found.extend(ended);
     }
 
     fn idlers(&self) -> &[String] {
@@ -298,14 +301,20 @@ impl Pairing for HostPairing {
         let mut vcpus = BTreeMap::new();
         for vcpu in &self.vcpus {
             let Some(idler) = vcpu.idler else { continue };
-            let about = json!({ "pid": vcpu.pid, "tid": vcpu.tid, "vcpu_id": vcpu.number.or(vcpu.guess), "max_ns": vcpu.window.max_ns });
+            let about = json!({ "pid": vcpu.pid, "tid": vcpu.tid, "vcpu_id": vcpu.known_number(), "max_ns": vcpu.window.max_ns });
             vcpus.insert(self.idlers.name(idler).to_owned(), about);
         }
         let mut notes = BTreeMap::from([("dwell.vcpus".to_owned(), json!(vcpus))]);
         if self.invalid > 0 {
             notes.insert("dwell.invalid_wakeups".to_owned(), json!(self.invalid));
         }
+        self.segments.iter().for_each(|segments| segments.waking.rows.note(&mut notes));
         notes
+    }
+
+    fn take_segments(&mut self) -> Option<Segments> {
+        let rows = self.segments.as_mut()?.waking.rows.finish();
+        Some(Segments { tasks: self.idlers.names().to_vec(), rows, poll_step_ns: 0 })
     }
 }
 

@@ -29,6 +29,22 @@ pub struct PairedEpisode {
     pub alone_ns: Option<u64>,
 }
 
+impl PairedEpisode {
+    /// An episode of which nothing else is known.
+    pub(crate) const fn new(idler: u32, start_ns: u64, idle_ns: u64) -> PairedEpisode {
+        PairedEpisode {
+            idler,
+            start_ns,
+            idle_ns,
+            window_ns: None,
+            halted: None,
+            wake: None,
+            wake_latency_ns: None,
+            alone_ns: None,
+        }
+    }
+}
+
 /// Makes episodes out of events that come in order of time.
 pub trait Pairing: Send {
     /// Takes the next event and appends the episodes that it ends. Those of one idler come in order of their start.
@@ -47,7 +63,9 @@ pub trait Pairing: Send {
     fn idle_includes(&self) -> IdleIncludes;
 
     /// What else a reader of the recording may need, by key of its metadata.
-    fn notes(&self) -> BTreeMap<String, Value>;
+    fn notes(&self) -> BTreeMap<String, Value> {
+        BTreeMap::new()
+    }
 
     /// What ran between the episodes and what woke it, where the events show that; to be called once, at the end.
     fn take_segments(&mut self) -> Option<Segments> {
@@ -58,10 +76,23 @@ pub trait Pairing: Send {
 /// The names of processes and threads.
 pub trait Names: Send {
     /// The name of a process; `None` where it is not known.
-    fn process(&mut self, pid: i32) -> Option<String>;
+    fn process(&mut self, _pid: i32) -> Option<String> {
+        None
+    }
 
     /// The name of a thread; `None` where it is not known.
-    fn thread(&mut self, pid: i32, tid: i32) -> Option<String>;
+    fn thread(&mut self, _pid: i32, _tid: i32) -> Option<String> {
+        None
+    }
+}
+
+/// No name is known.
+impl Names for () {}
+
+impl Default for Box<dyn Names> {
+    fn default() -> Box<dyn Names> {
+        Box::new(())
+    }
 }
 
 /// The idlers of a pairing, by number. Each has a name of its own.

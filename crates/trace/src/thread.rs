@@ -21,11 +21,13 @@
 use crate::aio::Contexts;
 use crate::event::{Aio, Event, EventKind, SystemCall, Timeout};
 use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
-use dwell_recording::{IdleIncludes, WakeCause};
+use crate::thread_causes::OfThreads;
+use dwell_recording::{IdleIncludes, Segments, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Makes episodes of threads.
+#[derive(Default)]
 pub struct ThreadPairing {
     names: Box<dyn Names>,
     only_pid: Option<i32>,
@@ -39,6 +41,8 @@ pub struct ThreadPairing {
     /// Until when events of some CPU may be missing \[ns\].
     gap_until_ns: u64,
     contexts: Option<Contexts>,
+    /// What the threads run between the waits.
+    segments: Option<OfThreads>,
 }
 
 #[derive(Debug)]
@@ -74,23 +78,19 @@ struct Tally {
 impl ThreadPairing {
     /// For the threads of process `only_pid`, for that thread, or for all.
     pub fn new(only_pid: Option<i32>, names: Box<dyn Names>) -> ThreadPairing {
-        ThreadPairing {
-            names,
-            only_pid,
-            idlers: Idlers::default(),
-            threads: vec![],
-            places: ByNumber::default(),
-            last: None,
-            incomplete: 0,
-            gap_until_ns: 0,
-            contexts: None,
-        }
+        ThreadPairing { names, only_pid, ..ThreadPairing::default() }
     }
 
     /// The same for a QEMU whose own trace is there too: the idlers are its contexts.
     #[must_use]
     pub fn with_contexts(self, contexts: Contexts) -> ThreadPairing {
         ThreadPairing { contexts: Some(contexts), ..self }
+    }
+
+    /// The same, with the segments of threads between the waits.
+    #[must_use]
+    pub fn with_segments(self) -> ThreadPairing {
+        ThreadPairing { segments: Some(OfThreads::default()), ..self }
     }
 
     /// The contexts, where the idlers are these.
@@ -155,16 +155,46 @@ impl ThreadPairing {
         };
         let wake = wake(call, result);
         thread.tally(call).count(waiting.timeout, wake, result);
-        (waiting.timeout != Timeout::Zero).then(|| PairedEpisode {
-            idler: thread.idler,
-            start_ns: waiting.start_ns,
-            idle_ns: event.time_ns.saturating_sub(waiting.start_ns),
-            window_ns: None,
-            halted: None,
-            wake: Some(wake),
-            wake_latency_ns: None,
-            alone_ns: None,
-        })
+        let idle_ns = event.time_ns.saturating_sub(waiting.start_ns);
+        let episode = PairedEpisode::new(thread.idler, waiting.start_ns, idle_ns);
+        (waiting.timeout != Timeout::Zero).then_some(PairedEpisode { wake: Some(wake), ..episode })
+    }
+
+    /// Takes the next event, and appends the episodes that it ends.
+    fn pair(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
+        if !event.is_of(self.only_pid) {
+            return;
+        }
+        let ids = (event.pid, event.tid);
+        match event.kind {
+            EventKind::Enter { call, timeout } => {
+                self.contexts.iter_mut().for_each(|contexts| contexts.trace_waits(ids));
+                self.enter(event, call, timeout);
+            }
+            EventKind::Leave { call, result } => {
+                let wait = self.leave(event, call, result);
+                match &mut self.contexts {
+                    Some(contexts) => wait.into_iter().for_each(|wait| contexts.wait(ids, wait)),
+                    None => found.extend(wait),
+                }
+            }
+            EventKind::Aio { ctx, what } => self.aio(event, ctx, what, found),
+            EventKind::Untraced => {
+                let cut = self.thread(event).waiting.take();
+                self.incomplete += u64::from(cut.is_some());
+                self.contexts.iter_mut().for_each(|contexts| contexts.end_waits(ids));
+            }
+            EventKind::Gap { until_ns, .. } => {
+                self.forget();
+                self.gap_until_ns = self.gap_until_ns.max(until_ns);
+            }
+            // What comes next of a thread need not belong to what came before.
+            EventKind::Lost { .. } => {
+                self.forget();
+                self.contexts.iter_mut().for_each(Contexts::forget);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -242,40 +272,10 @@ impl Tally {
 
 impl Pairing for ThreadPairing {
     fn observe(&mut self, event: &Event, found: &mut Vec<PairedEpisode>) {
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid)
-            && !matches!(event.kind, EventKind::Gap { .. } | EventKind::Lost { .. })
-        {
-            return;
-        }
-        let ids = (event.pid, event.tid);
-        match event.kind {
-            EventKind::Enter { call, timeout } => {
-                self.contexts.iter_mut().for_each(|contexts| contexts.trace_waits(ids));
-                self.enter(event, call, timeout);
-            }
-            EventKind::Leave { call, result } => {
-                let wait = self.leave(event, call, result);
-                match &mut self.contexts {
-                    Some(contexts) => wait.into_iter().for_each(|wait| contexts.wait(ids, wait)),
-                    None => found.extend(wait),
-                }
-            }
-            EventKind::Aio { ctx, what } => self.aio(event, ctx, what, found),
-            EventKind::Untraced => {
-                let cut = self.thread(event).waiting.take();
-                self.incomplete += u64::from(cut.is_some());
-                self.contexts.iter_mut().for_each(|contexts| contexts.end_waits(ids));
-            }
-            EventKind::Gap { until_ns, .. } => {
-                self.forget();
-                self.gap_until_ns = self.gap_until_ns.max(until_ns);
-            }
-            // What comes next of a thread need not belong to what came before.
-            EventKind::Lost { .. } => {
-                self.forget();
-                self.contexts.iter_mut().for_each(Contexts::forget);
-            }
-            _ => {}
+        let before = found.len();
+        self.pair(event, found);
+        if let Some(segments) = &mut self.segments {
+            segments.observe(event, found.get(before));
         }
     }
 
@@ -308,7 +308,14 @@ impl Pairing for ThreadPairing {
         };
         let threads: BTreeMap<&str, Value> =
             self.threads.iter().map(|thread| (self.idlers.name(thread.idler), about(thread))).collect();
-        BTreeMap::from([("dwell.threads".to_owned(), json!(threads))])
+        let mut notes = BTreeMap::from([("dwell.threads".to_owned(), json!(threads))]);
+        self.segments.iter().for_each(|segments| segments.waking.rows.note(&mut notes));
+        notes
+    }
+
+    fn take_segments(&mut self) -> Option<Segments> {
+        let rows = self.segments.as_mut()?.waking.rows.finish();
+        Some(Segments { tasks: self.idlers.names().to_vec(), rows, poll_step_ns: 0 })
     }
 }
 

@@ -8,19 +8,17 @@
 //! are taken for interrupts, which come at times of their own or a fixed time after a request. A thread that polls in
 //! user space does not wait meanwhile: its polls are part of its segments.
 
-use crate::causes::{Rows, Segmenting, WithSegments};
-use crate::event::{Event, EventKind};
-use crate::pairing::{PairedEpisode, Pairing};
-use crate::thread::ThreadPairing;
+use crate::event::Event;
+use crate::pairing::PairedEpisode;
 use crate::waking::{Wakeup, Waking};
-use dwell_recording::{Cause, Segments, WakeCause};
+use dwell_recording::{Cause, WakeCause};
 use std::collections::VecDeque;
 
 /// A wait without a wakeup that is no longer than this found something ready \[ns\]: the call itself takes about 1 us.
 const READY_NS: u64 = 5_000;
 
 /// What ended a wait, and whether the thread slept in it.
-fn cause(wakeups: &VecDeque<Wakeup>, wait: PairedEpisode) -> (Cause, Option<bool>) {
+fn cause(wakeups: &VecDeque<Wakeup>, wait: &PairedEpisode) -> (Cause, Option<bool>) {
     let woken = wakeups.iter().find(|wakeup| wakeup.at_ns >= wait.start_ns);
     match woken {
         Some(wakeup) => (wakeup.cause, Some(true)),
@@ -35,38 +33,27 @@ fn cause(wakeups: &VecDeque<Wakeup>, wait: PairedEpisode) -> (Cause, Option<bool
 
 /// The segments of threads.
 #[derive(Default)]
-struct OfThreads(Waking);
-
-impl Segmenting<ThreadPairing> for OfThreads {
-    fn observe(&mut self, event: &Event, episodes: &mut ThreadPairing, found: &mut Vec<PairedEpisode>) {
-        let before = found.len();
-        episodes.observe(event, found);
-        if let (EventKind::Leave { .. }, Some(wait)) = (event.kind, found.get(before).copied()) {
-            self.0.idled(event, wait, |wakeups| cause(wakeups, wait));
-        } else {
-            self.0.observe(event);
-        }
-    }
-
-    fn rows(&self) -> &Rows {
-        self.0.rows()
-    }
-
-    fn finish(&mut self, episodes: &ThreadPairing) -> Segments {
-        self.0.finish(episodes.idlers())
-    }
+pub(crate) struct OfThreads {
+    pub(crate) waking: Waking,
 }
 
-/// The waits of threads, and the segments between them.
-pub fn with_causes(episodes: ThreadPairing) -> impl Pairing {
-    WithSegments { episodes, segments: OfThreads::default() }
+impl OfThreads {
+    /// Takes the next event, and the wait that it ends.
+    pub(crate) fn observe(&mut self, event: &Event, ended: Option<&PairedEpisode>) {
+        match ended {
+            Some(wait) => _ = self.waking.idled(event, wait, |wakeups| cause(wakeups, wait)),
+            None => self.waking.observe(event),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Interrupt, SystemCall, Timeout};
-    use crate::pairing::Names;
+    use crate::event::{EventKind, Interrupt, SystemCall, Timeout};
+    use crate::pairing::{Names, Pairing};
+    use crate::thread::ThreadPairing;
+    use dwell_recording::Segments;
     use proptest::prelude::*;
 
     const CALL: SystemCall = SystemCall::EpollWait;
@@ -99,7 +86,7 @@ mod tests {
     }
 
     fn segments(events: &[Event]) -> Segments {
-        let mut pairing = with_causes(ThreadPairing::new(Some(1), Box::new(Loops)));
+        let mut pairing = ThreadPairing::new(Some(1), Box::new(Loops)).with_segments();
         let mut found = vec![];
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         pairing.take_segments().unwrap()

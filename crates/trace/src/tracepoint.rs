@@ -419,6 +419,11 @@ impl TracepointKind {
     const OF_S390: &'static [(TracepointKind, &'static str)] =
         &[(TracepointKind::Exit, "kvm:kvm_s390_sie_exit"), (TracepointKind::Entry, "kvm:kvm_s390_sie_enter")];
 
+    /// Those of single system calls.
+    pub fn of_calls() -> impl Iterator<Item = TracepointKind> {
+        SystemCall::ALL.iter().flat_map(|&call| [TracepointKind::Enter(call), TracepointKind::Leave(call)])
+    }
+
     /// The kind of this name: `category:name`, or the name alone, as ftrace and trace-cmd write it.
     pub fn from_name(name: &str) -> Option<TracepointKind> {
         let alone = !name.contains(':');

@@ -8,13 +8,14 @@
 //! The interrupt event has the number of the vCPU, but not its VM. It is taken to be for the vCPU of this number in the
 //! waker's process, or in any process if the waker's has none.
 
-use crate::causes::{Rows, Segmenting, WithSegments};
-use crate::event::{Event, EventKind};
-use crate::host::HostPairing;
-use crate::pairing::{ByNumber, PairedEpisode, Pairing};
+use crate::event::{Event, EventKind, TracepointKind};
+use crate::pairing::{ByNumber, PairedEpisode};
 use crate::waking::{Wakeup, Waking};
-use dwell_recording::{Cause, Segments};
+use dwell_recording::Cause;
 use std::collections::VecDeque;
+
+/// The tracepoints that show what wakes vCPUs.
+pub const TRACEPOINTS: [TracepointKind; 2] = [TracepointKind::Waking, TracepointKind::ApicAccept];
 
 /// From the guest's HLT to the beginning of KVM's halt, at most \[ns\]: an interrupt in between is pending when the halt begins.
 const ON_THE_WAY_NS: u64 = 10_000;
@@ -34,8 +35,8 @@ fn cause(wakeups: &VecDeque<Wakeup>, idle_since_ns: u64, waited: bool) -> Cause 
 
 /// The segments of vCPUs.
 #[derive(Default)]
-struct OfVcpus {
-    waking: Waking,
+pub(crate) struct OfVcpus {
+    pub(crate) waking: Waking,
     /// The idlers that are vCPUs of this number in a process, and in any ([`Event::UNKNOWN_ID`]).
     numbered: ByNumber<(i32, u32), Vec<u32>>,
 }
@@ -52,13 +53,32 @@ impl OfVcpus {
         }
     }
 
+    /// Takes the next event, and the episode that it ends: of the vCPU of this number, if that is known.
+    pub(crate) fn observe(
+        &mut self,
+        event: &Event,
+        ended: Option<&PairedEpisode>,
+        number: impl FnOnce(u32) -> Option<u32>,
+    ) {
+        match (event.kind, ended) {
+            (EventKind::VcpuWakeup { .. }, Some(episode)) => self.halt_is_over(event, episode, number),
+            (EventKind::ApicAccept { apic }, _) => self.interrupt_is_accepted(event, apic),
+            _ => self.waking.observe(event),
+        }
+    }
+
     /// The halt of an idler is over.
-    fn halt_is_over(&mut self, event: &Event, episode: PairedEpisode, episodes: &HostPairing) {
+    fn halt_is_over(
+        &mut self,
+        event: &Event,
+        episode: &PairedEpisode,
+        number: impl FnOnce(u32) -> Option<u32>,
+    ) {
         let waited = episode.halted == Some(true);
         let is_new = self
             .waking
             .idled(event, episode, |wakeups| (cause(wakeups, episode.start_ns, waited), episode.halted));
-        let Some(number) = episodes.number_of(episode.idler).filter(|_| is_new) else { return };
+        let Some(number) = is_new.then(|| number(episode.idler)).flatten() else { return };
         for process in [event.pid, Event::UNKNOWN_ID] {
             let same = self.numbered.entry((process, number)).or_default();
             if !same.contains(&episode.idler) {
@@ -68,40 +88,13 @@ impl OfVcpus {
     }
 }
 
-impl Segmenting<HostPairing> for OfVcpus {
-    fn observe(&mut self, event: &Event, episodes: &mut HostPairing, found: &mut Vec<PairedEpisode>) {
-        let before = found.len();
-        episodes.observe(event, found);
-        match event.kind {
-            EventKind::VcpuWakeup { .. } => {
-                if let Some(episode) = found.get(before).copied() {
-                    self.halt_is_over(event, episode, episodes);
-                }
-            }
-            EventKind::ApicAccept { apic } => self.interrupt_is_accepted(event, apic),
-            _ => self.waking.observe(event),
-        }
-    }
-
-    fn rows(&self) -> &Rows {
-        self.waking.rows()
-    }
-
-    fn finish(&mut self, episodes: &HostPairing) -> Segments {
-        self.waking.finish(episodes.idlers())
-    }
-}
-
-/// The episodes of vCPUs, and the segments between them.
-pub fn with_causes(episodes: HostPairing) -> impl Pairing {
-    WithSegments { episodes, segments: OfVcpus::default() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event::Interrupt;
-    use crate::pairing::Names;
+    use crate::host::HostPairing;
+    use crate::pairing::{Names, Pairing};
+    use dwell_recording::Segments;
     use proptest::prelude::*;
 
     /// Thread 10 N + K of process 10 N is vCPU K.
@@ -134,7 +127,7 @@ mod tests {
     }
 
     fn segments(events: &[Event]) -> Segments {
-        let mut pairing = with_causes(HostPairing::new(None, None, Box::new(Vcpus)));
+        let mut pairing = HostPairing::new(None, None, Box::new(Vcpus)).with_segments();
         let mut found = vec![];
         events.iter().for_each(|event| pairing.observe(event, &mut found));
         pairing.take_segments().unwrap()

@@ -5,11 +5,14 @@
 //! count as that idler's, and may come after the end of its segment. All others come at times of their own, or a fixed time
 //! after a request.
 
-use crate::causes::{IN_INTERRUPT_NS, Rows};
-use crate::event::{Event, EventKind, Interrupt};
+use crate::causes::{IN_INTERRUPT_NS, Rows, Running};
+use crate::event::{Event, EventKind, Interrupt, TracepointKind};
 use crate::pairing::{ByNumber, PairedEpisode};
-use dwell_recording::{Cause, Segment, Segments};
+use dwell_recording::Cause;
 use std::collections::VecDeque;
+
+/// What shows that a waking is an interrupt's and not the task's below it.
+pub const INTERRUPTS: [TracepointKind; 2] = [TracepointKind::TimerInterrupt, TracepointKind::DeviceInterrupt];
 
 /// So many of the events that may have woken an idler are remembered: most idle times have one or two.
 const MOST_WAKEUPS: usize = 16;
@@ -36,17 +39,9 @@ pub(crate) struct Wakeup {
     pub(crate) of_thread: bool,
 }
 
-/// An idler that is between two idle times.
-#[derive(Clone, Copy)]
-struct Running {
-    start_ns: u64,
-    cause: Cause,
-    halted: Option<bool>,
-    number: u32,
-}
-
 #[derive(Default)]
 struct Idler {
+    /// Between two idle times.
     running: Option<Running>,
     /// Since the last idle time ended, in order of time.
     wakeups: VecDeque<Wakeup>,
@@ -63,7 +58,7 @@ pub(crate) struct Waking {
     serves: ByNumber<i32, Served>,
     /// By CPU, the last interrupt and when it was \[ns\].
     interrupts: ByNumber<u32, (u64, Interrupt)>,
-    rows: Rows,
+    pub(crate) rows: Rows,
 }
 
 impl Waking {
@@ -137,7 +132,7 @@ impl Waking {
     pub(crate) fn idled(
         &mut self,
         event: &Event,
-        episode: PairedEpisode,
+        episode: &PairedEpisode,
         cause: impl FnOnce(&VecDeque<Wakeup>) -> (Cause, Option<bool>),
     ) -> bool {
         let place = episode.idler as usize;
@@ -150,15 +145,12 @@ impl Waking {
             // One that is new, or goes on in another thread.
             *idler = Idler::default();
         }
-        if let Some(Running { start_ns, cause, halted, number }) = idler.running.take() {
-            let run_ns = episode.start_ns.saturating_sub(start_ns);
-            let (task, cpu) = (episode.idler, episode.idler);
-            self.rows.end(number, Segment { task, cpu, start_ns, run_ns, cause, halted, idle: None });
+        if let Some(running) = idler.running.take() {
+            self.rows.end(running, (episode.idler, episode.idler), episode.start_ns);
         }
         let (cause, halted) = cause(&idler.wakeups);
         idler.wakeups.clear();
-        let start_ns = event.time_ns;
-        idler.running = self.rows.begin().map(|number| Running { start_ns, cause, halted, number });
+        idler.running = self.rows.begin(event.time_ns, cause, halted);
         is_new
     }
 
@@ -166,14 +158,5 @@ impl Waking {
     fn lost(&mut self) {
         self.idlers.iter_mut().for_each(|idler| *idler = Idler::default());
         self.serves.clear();
-    }
-
-    pub(crate) fn rows(&self) -> &Rows {
-        &self.rows
-    }
-
-    /// The segments whose end was seen, of idlers with these names.
-    pub(crate) fn finish(&mut self, names: &[String]) -> Segments {
-        Segments { tasks: names.to_vec(), rows: self.rows.finish(), poll_step_ns: 0 }
     }
 }

@@ -119,6 +119,22 @@ impl EpisodeWriter {
         writer.push_numbered(idler, &episode)
     }
 
+    /// Appends the episodes of the idlers with these names, and leaves none.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn push_all<W: Write + Send>(
+        &mut self,
+        writer: &mut Writer<W>,
+        names: &[String],
+        rows: &mut Vec<PairedEpisode>,
+    ) -> Result<(), WriteError> {
+        rows.drain(..).try_for_each(|row| {
+            let name = names.get(row.idler as usize).map_or("", String::as_str);
+            self.push(writer, name, &row)
+        })
+    }
+
     /// Episodes that overlapped; `None` if there were none.
     pub fn overlaps(&self) -> Option<&Overlaps> {
         self.overlaps.overlaps()

@@ -5,8 +5,8 @@
 
 pub mod calibrate;
 pub mod coupled;
-mod loops;
 pub mod doorbell;
+mod loops;
 pub mod neighbour;
 pub mod pingpong;
 pub mod policies;

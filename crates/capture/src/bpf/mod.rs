@@ -39,5 +39,4 @@ mod source;
 pub use assembler::Instruction;
 pub(crate) use btf::KERNEL_TYPES;
 pub use call::{Attach, Command, open};
-pub(crate) use source::Wanted;
 pub use source::{BpfError, BpfSource};

@@ -6,6 +6,7 @@ use super::program::{Blueprint, Head, Maps, NoBlueprint};
 use super::ring::{Numbers, Ring};
 use crate::format::Format;
 use crate::perf::Record;
+use crate::probe::Probe;
 use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::cpu;
@@ -13,7 +14,6 @@ use dwell_trace::event::TracepointKind;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 /// Why BPF programs could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -115,9 +115,6 @@ pub struct BpfSource {
     told: BTreeMap<u32, u64>,
 }
 
-/// A tracepoint that is wanted, and whether nothing can be recorded without it.
-pub(crate) type Wanted = (TracepointKind, bool);
-
 /// The ring buffer has so many bytes for each CPU, and at least and at most so many: at 200,000 events/s of
 /// 56 bytes 16 MiB hold a second and a half.
 const FOR_EACH_CPU: usize = 4 << 20;
@@ -125,23 +122,23 @@ const LEAST: usize = 16 << 20;
 const MOST: usize = 128 << 20;
 
 impl BpfSource {
-    /// Loads a program for each of `wanted` that can be had, attached to nothing yet. Returns them, and for
-    /// each of `wanted` how its records are laid out.
+    /// Loads a program for each of `probes` that can be had, attached to nothing yet. Returns them, and for
+    /// each of `probes` how its records are laid out. Filters are not looked at.
     ///
     /// # Errors
     /// Why there are no programs, or not one that is required.
     pub(crate) fn open(
         system: &dyn System,
-        wanted: &[Wanted],
+        probes: &[Probe],
     ) -> Result<(BpfSource, Vec<Option<Format>>), BpfError> {
         let cpus = possible_cpus(system);
         let bytes = (FOR_EACH_CPU * cpus).next_power_of_two().clamp(LEAST, MOST);
-        BpfSource::open_sized(system, wanted, cpus, bytes)
+        BpfSource::open_sized(system, probes, cpus, bytes)
     }
 
     fn open_sized(
         system: &dyn System,
-        wanted: &[Wanted],
+        probes: &[Probe],
         cpus: usize,
         bytes: usize,
     ) -> Result<(BpfSource, Vec<Option<Format>>), BpfError> {
@@ -156,19 +153,13 @@ impl BpfSource {
         let gate = create("make a BPF map", Command::Numbers { count: 1 })?;
         let maps = Maps { ring: ring.as_fd(), losses: losses.as_fd(), gate: gate.as_fd() };
         let (mut programs, mut formats, mut left_out) = (vec![], vec![], vec![]);
-        for ((kind, required), number) in wanted.iter().zip(0u16..) {
-            let made = Blueprint::of(*kind, &btf).map_err(|error| no_blueprint(*kind, error)).and_then(
-                |blueprint| {
-                    let program = load(system, *kind, &blueprint, number, maps)?;
-                    Ok((program, blueprint.format(number)))
-                },
-            );
-            match made {
+        for (probe, number) in probes.iter().zip(0u16..) {
+            match load(system, probe.kind, &btf, number, maps) {
                 Ok((program, format)) => {
                     programs.push(program);
                     formats.push(Some(format));
                 }
-                Err(error) if *required => return Err(error),
+                Err(error) if probe.required => return Err(error),
                 Err(error) => {
                     formats.push(None);
                     // Where no program is written there is nothing that the kernel could allow.
@@ -186,13 +177,13 @@ impl BpfSource {
         Ok((source, formats))
     }
 
-    /// Loads a program for each of `wanted`, attaches none and unloads them again; returns what is left out
+    /// Loads a program for each of `probes`, attaches none and unloads them again; returns what is left out
     /// of those that can be done without, with the reason.
     ///
     /// # Errors
     /// Why there are no programs, or not one that is required.
-    pub(crate) fn try_out(system: &dyn System, wanted: &[Wanted]) -> Result<Vec<String>, BpfError> {
-        let (source, _) = BpfSource::open_sized(system, wanted, 1, rustix::param::page_size())?;
+    pub(crate) fn try_out(system: &dyn System, probes: &[Probe]) -> Result<Vec<String>, BpfError> {
+        let (source, _) = BpfSource::open_sized(system, probes, 1, rustix::param::page_size())?;
         Ok(source.left_out)
     }
 
@@ -232,11 +223,6 @@ impl BpfSource {
         }
     }
 
-    /// Waits for `timeout`. Nothing wakes the reader earlier: it would run as often as what it watches.
-    pub fn wait(&self, timeout: Duration) {
-        std::thread::sleep(timeout);
-    }
-
     /// The records of each CPU that found no room so far.
     pub fn lost(&self) -> Vec<(u32, u64)> {
         (0u32..).zip(self.losses.read()).filter(|(_, lost)| *lost > 0).collect()
@@ -270,32 +256,33 @@ impl BpfSource {
     }
 }
 
+/// Loads the program of this number, and returns how its records are laid out.
 fn load(
     system: &dyn System,
     kind: TracepointKind,
-    blueprint: &Blueprint,
+    btf: &Btf,
     number: u16,
     maps: Maps<'_>,
-) -> Result<Loaded, BpfError> {
+) -> Result<(Loaded, Format), BpfError> {
     let event = kind.to_string();
+    let blueprint = match Blueprint::of(kind, btf) {
+        Ok(blueprint) => blueprint,
+        Err(NoBlueprint::Kind) => return Err(BpfError::NoProgram { event }),
+        Err(NoBlueprint::Missing(missing)) => return Err(BpfError::Missing { event, missing }),
+    };
     let Some(instructions) = blueprint.program(number, maps) else {
         return Err(BpfError::NoProgram { event });
     };
     let command = Command::Program { attach: &blueprint.attach, instructions: &instructions };
     match system.open_bpf(&command) {
-        Ok(program) => Ok(Loaded { event, attach: blueprint.attach.clone(), program }),
+        Ok(program) => {
+            let format = blueprint.format(number);
+            Ok((Loaded { event, attach: blueprint.attach, program }, format))
+        }
         Err(source) if source.kind() == io::ErrorKind::PermissionDenied && !lacking(system).is_empty() => {
             Err(why(system, "load a BPF program", source))
         }
         Err(source) => Err(BpfError::Refused { event, source }),
-    }
-}
-
-fn no_blueprint(kind: TracepointKind, error: NoBlueprint) -> BpfError {
-    let event = kind.to_string();
-    match error {
-        NoBlueprint::Kind => BpfError::NoProgram { event },
-        NoBlueprint::Missing(missing) => BpfError::Missing { event, missing },
     }
 }
 
@@ -332,7 +319,7 @@ mod tests {
     use crate::tests::fake::Fake;
     use dwell_machine::Sysroot;
     use dwell_testing::say;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     fn with_btf() -> Option<Fake> {
         Some(Fake { btf: Some(std::fs::read(btf::KERNEL_TYPES).ok()?), ..Fake::new() })
@@ -341,8 +328,8 @@ mod tests {
     #[test]
     fn each_refusal_has_its_own_remedy() {
         const TEST: &str = "each_refusal_has_its_own_remedy";
-        let wanted = [(TracepointKind::CpuIdle, true)];
-        let refused = |fake: Fake| BpfSource::open(&fake, &wanted).map(drop).unwrap_err().to_string();
+        let probes = [Probe::of(TracepointKind::CpuIdle)];
+        let refused = |fake: Fake| BpfSource::open(&fake, &probes).map(drop).unwrap_err().to_string();
         let no_btf = "cannot read /sys/kernel/btf/vmlinux: recording through BPF needs CONFIG_DEBUG_INFO_BTF; use --source \
                       perf";
         assert_eq!(refused(Fake::new()), no_btf);
@@ -373,10 +360,10 @@ mod tests {
     fn every_record_is_read_or_counted_as_lost() {
         const TEST: &str = "every_record_is_read_or_counted_as_lost";
         let machine = Sysroot::of_this_machine();
-        let wanted = [(TracepointKind::Waking, true)];
+        let probes = [Probe::of(TracepointKind::Waking)];
         let cpus = possible_cpus(&machine);
         // Room for a hundred records.
-        let (mut source, _) = match BpfSource::open_sized(&machine, &wanted, cpus, 8_192) {
+        let (mut source, _) = match BpfSource::open_sized(&machine, &probes, cpus, 8_192) {
             Ok(opened) => opened,
             Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
         };

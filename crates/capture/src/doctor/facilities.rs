@@ -4,7 +4,6 @@ use crate::bpf::{BpfError, BpfSource};
 use crate::kvm_stats::SourceError;
 use crate::perf::{Attributes, Source};
 use crate::plan::guest_probes;
-use crate::probe::wanted;
 use crate::rights::capabilities;
 use crate::system::System;
 use dwell_machine::{Absent, Machine};
@@ -88,7 +87,7 @@ pub enum Bpf {
 impl Bpf {
     /// Loads the programs, attaches none, and unloads them again.
     fn examine(system: &dyn System) -> Bpf {
-        match BpfSource::try_out(system, &wanted(&guest_probes(GuestSource::Bpf, true))) {
+        match BpfSource::try_out(system, &guest_probes(GuestSource::Bpf, true)) {
             Ok(left_out) => Bpf::Allowed { left_out },
             Err(BpfError::NoBtf { source }) if source.kind() == io::ErrorKind::Unsupported => Bpf::NotAsked,
             Err(error) => Bpf::Refused { why: error.to_string() },

@@ -52,56 +52,68 @@ fn everything_can_be_recorded_by_root_beside_a_vm() {
 #[test]
 fn each_missing_facility_has_its_own_remedy() {
     let mut remedies = std::collections::BTreeSet::new();
-    let mut blocks = |fake: &Fake, name: &str, verdict: Support, expected: Obstacle| {
+    let mut blocks = |fake: &Fake, name: &str, verdict: Support, expected: &str| {
         let (found, obstacles) = obstacles(&fake.report(), name);
-        assert_eq!((found, obstacles.contains(&expected)), (verdict, true), "{name}: {obstacles:?}");
-        assert!(!expected.remedy().contains('\n'));
-        remedies.insert(format!("{} -> {}", expected.what(), expected.remedy()));
+        let obstacle = obstacles.iter().find(|obstacle| obstacle.what == expected);
+        let Some(Obstacle { what, remedy, fatal }) = obstacle else { panic!("{name}: {obstacles:?}") };
+        assert_eq!((found, *fatal), (verdict, verdict == Support::No), "{name}: {obstacles:?}");
+        assert!(!remedy.contains('\n'));
+        remedies.insert(format!("{what} -> {remedy}"));
     };
     let fake = Fake::of("6.18.44");
     fake.without("/proc/100");
-    blocks(&fake, "record host", Support::Partly, Obstacle::NoVm);
+    blocks(&fake, "record host", Support::Partly, "no running VM is visible");
 
     let fake = Fake::empty();
     fake.0.machine.set_kvm(KvmDevice::Closed { why: Absent::Missing });
-    blocks(&fake, "record host", Support::No, Obstacle::NoKvm);
-    blocks(&fake, "record guest", Support::No, Obstacle::NoTracefs);
+    blocks(&fake, "record host", Support::No, "this kernel has no KVM");
+    blocks(&fake, "record guest", Support::No, "this kernel has no tracefs");
 
     let user = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n";
     let mut fake = Fake::of("6.18.44");
     fake.file("/proc/self/status", user).file("/proc/sys/kernel/perf_event_paranoid", "3");
     fake.0.perf_errno = libc::EACCES;
-    blocks(&fake, "record thread", Support::No, Obstacle::PerfDenied { paranoid: Some(3) });
+    blocks(
+        &fake,
+        "record thread",
+        Support::No,
+        "perf may not trace all tasks (kernel.perf_event_paranoid = 3)",
+    );
     fake.file("/proc/self/mounts", "").file("/proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n");
-    blocks(&fake, "record host", Support::No, Obstacle::TracefsNotMounted);
+    blocks(&fake, "record host", Support::No, "tracefs is not mounted");
     fake.0.statistics = Some(Err(SourceError::NotMounted));
-    blocks(&fake, "bound", Support::No, Obstacle::DebugfsNotMounted);
+    blocks(&fake, "bound", Support::No, "debugfs is not mounted");
     fake.0.perf_errno = libc::ENOSYS;
-    blocks(&fake, "record guest", Support::No, Obstacle::NoPerf);
+    blocks(&fake, "record guest", Support::No, "no perf_event_open");
 
     let mut fake = Fake::of("6.18.44");
     fake.without("/sys/kernel/tracing/events/kvm/kvm_vcpu_wakeup");
-    blocks(&fake, "record host", Support::No, Obstacle::NoTracepoint { name: "kvm:kvm_vcpu_wakeup" });
+    blocks(&fake, "record host", Support::No, "no tracepoint kvm:kvm_vcpu_wakeup");
     fake.without("/sys/kernel/tracing/events/power/guest_halt_poll_ns");
-    let what = "windows of haltpoll cannot be checked";
-    blocks(
-        &fake,
-        "record guest",
-        Support::Partly,
-        Obstacle::LessWithout { name: "power:guest_halt_poll_ns", what },
-    );
+    let what = "no tracepoint power:guest_halt_poll_ns: windows of haltpoll cannot be checked";
+    blocks(&fake, "record guest", Support::Partly, what);
     fake.without("/sys/kernel/tracing/events/raw_syscalls");
     assert_eq!(obstacles(&fake.report(), "record thread").0, Support::Yes);
     fake.without("/sys/kernel/tracing/events/syscalls");
-    blocks(&fake, "record thread", Support::No, Obstacle::NoTracepoint { name: recorder::NO_SYSCALLS });
+    blocks(
+        &fake,
+        "record thread",
+        Support::No,
+        "no tracepoint syscalls:sys_enter_ppoll or raw_syscalls:sys_enter",
+    );
     fake.without("/sys/kernel/tracing/events/sched/sched_waking");
-    blocks(&fake, "record guest", Support::No, Obstacle::NoTracepoint { name: "sched:sched_waking" });
+    blocks(&fake, "record guest", Support::No, "no tracepoint sched:sched_waking");
     fake.0.statistics = Some(Err(SourceError::NoKvm));
-    blocks(&fake, "bound", Support::No, Obstacle::NoKvmStatistics);
+    blocks(&fake, "bound", Support::No, "KVM shows no statistics in debugfs");
     fake.0.statistics = Some(Err(SourceError::Denied));
-    blocks(&fake, "bound", Support::No, Obstacle::DebugfsDenied);
+    blocks(&fake, "bound", Support::No, "debugfs is closed to this user");
     fake.0.statistics = Some(Err(SourceError::LockedDown));
-    blocks(&fake, "bound", Support::No, Obstacle::DebugfsLockedDown { stats_open: false });
+    blocks(
+        &fake,
+        "bound",
+        Support::No,
+        "the kernel is locked down: debugfs hides KVM's counters, from root too",
+    );
     assert_eq!(remedies.len(), 14);
 }
 

@@ -11,60 +11,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// What a number is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows.
-    Cumulative,
-    /// A value of the moment.
-    Instant,
-    /// The greatest so far.
-    Peak,
-    /// Buckets of equal width \[unit\].
-    LinearHistogram {
-        /// The width of a bucket.
-        bucket_size: u32,
-    },
-    /// Bucket 0 counts zeros, *k* values from 2^(*k*-1) to 2^*k* - 1, the last all the rest.
-    LogHistogram,
-    /// A type that this program does not know.
-    Unsupported(u32),
-}
-
-/// What a number counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    None,
-    /// Bytes.
-    Bytes,
-    /// Seconds, times a power: nanoseconds have exponent -9.
-    Seconds,
-    Cycles,
-    /// 0 or 1.
-    Boolean,
-    /// A unit that this program does not know.
-    Unsupported(u32),
-}
-
-/// What the exponent is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Base {
-    Ten,
-    Two,
-    /// A base that this program does not know.
-    Unsupported(u32),
-}
-
 /// One statistic, as the file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     pub name: String,
-    /// What its numbers are.
-    pub kind: Kind,
-    /// What its numbers count.
-    pub unit: Unit,
-    /// The base of the exponent.
-    pub base: Base,
+    /// What its numbers are, their unit, and the base of the exponent (`KVM_STATS_TYPE_*`, `_UNIT_*`, `_BASE_*`).
+    pub flags: u32,
     /// The power of the base that a number is to be multiplied with.
     pub exponent: i16,
     /// How many numbers it has.
@@ -73,13 +25,9 @@ pub struct Stat {
     offset: u32,
 }
 
-/// The parts of a statistics file that do not change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
-    stats: Vec<Stat>,
-    data_offset: u32,
-    data_bytes: usize,
-}
+/// The part of the flags that is the type, and the type of a number that only grows.
+const TYPE_MASK: u32 = 0xf;
+const TYPE_CUMULATIVE: u32 = 0;
 
 /// Why a file is not a statistics file.
 #[derive(Debug, thiserror::Error)]
@@ -112,69 +60,17 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The header: how many descriptors of which size begin where, and where the data begin.
-struct Header {
-    descriptors: usize,
-    descriptor_bytes: usize,
-    descriptors_offset: u32,
-    data_offset: u32,
-}
-
-impl Header {
-    fn parse(bytes: &[u8; HEADER]) -> Result<Header, LayoutError> {
-        let [name_size, count, descriptors_offset, data_offset] =
-            [4, 8, 16, 20].map(|at| word(bytes, at).unwrap_or(0));
-        let limit = |field, value: u32, most: u32| match value {
-            value if value <= most => Ok(value as usize),
-            value => Err(LayoutError::Implausible { field, value: value.into() }),
-        };
-        Ok(Header {
-            descriptor_bytes: DESCRIPTOR + limit("name_size", name_size, MOST_NAME)?,
-            descriptors: limit("num_desc", count, MOST_STATS)?,
-            descriptors_offset,
-            data_offset,
-        })
-    }
-}
-
 impl Stat {
     fn parse(bytes: &[u8]) -> Option<Stat> {
-        let flags = word(bytes, 0)?;
-        let bucket_size = word(bytes, 12)?;
         let name = bytes.get(DESCRIPTOR..)?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         Some(Stat {
             name: String::from_utf8_lossy(&name[..end]).into_owned(),
-            kind: match flags & 0xf {
-                0 => Kind::Cumulative,
-                1 => Kind::Instant,
-                2 => Kind::Peak,
-                3 => Kind::LinearHistogram { bucket_size },
-                4 => Kind::LogHistogram,
-                other => Kind::Unsupported(other),
-            },
-            unit: match flags >> 4 & 0xf {
-                0 => Unit::None,
-                1 => Unit::Bytes,
-                2 => Unit::Seconds,
-                3 => Unit::Cycles,
-                4 => Unit::Boolean,
-                other => Unit::Unsupported(other),
-            },
-            base: match flags >> 8 & 0xf {
-                0 => Base::Ten,
-                1 => Base::Two,
-                other => Base::Unsupported(other),
-            },
+            flags: word(bytes, 0)?,
             exponent: half(bytes, 4)?.cast_signed(),
             size: half(bytes, 6)?,
             offset: word(bytes, 8)?,
         })
-    }
-
-    /// Whether its numbers are nanoseconds.
-    pub fn is_nanoseconds(&self) -> bool {
-        self.unit == Unit::Seconds && self.base == Base::Ten && self.exponent == -9
     }
 
     fn end(&self) -> u64 {
@@ -182,29 +78,13 @@ impl Stat {
     }
 }
 
-impl Layout {
-    fn parse(header: &Header, descriptors: &[u8]) -> Result<Layout, LayoutError> {
-        let stats: Vec<Stat> =
-            descriptors.chunks_exact(header.descriptor_bytes).filter_map(Stat::parse).collect();
-        let data = stats.iter().map(Stat::end).max().unwrap_or(0);
-        if data > MOST_DATA {
-            return Err(LayoutError::Implausible { field: "offset + size", value: data });
-        }
-        let data_bytes = usize::try_from(data).unwrap_or(0);
-        Ok(Layout { stats, data_offset: header.data_offset, data_bytes })
-    }
-
-    /// The statistics that the file has.
-    pub fn stats(&self) -> &[Stat] {
-        &self.stats
-    }
-}
-
 /// An open statistics file of a VM or a vCPU.
 #[derive(Debug)]
 pub struct StatsFile {
     file: File,
-    layout: Layout,
+    stats: Vec<Stat>,
+    data_offset: u32,
+    data_bytes: usize,
 }
 
 impl StatsFile {
@@ -219,25 +99,36 @@ impl StatsFile {
     fn of(file: File) -> Result<StatsFile, LayoutError> {
         let mut header = [0; HEADER];
         file.read_exact_at(&mut header, 0)?;
-        let header = Header::parse(&header)?;
-        let mut descriptors = vec![0; header.descriptors * header.descriptor_bytes];
-        file.read_exact_at(&mut descriptors, header.descriptors_offset.into())?;
-        Ok(StatsFile { layout: Layout::parse(&header, &descriptors)?, file })
+        let [name_size, count, descriptors_offset, data_offset] =
+            [4, 8, 16, 20].map(|at| word(&header, at).unwrap_or(0));
+        let limit = |field, value: u32, most: u32| match value {
+            value if value <= most => Ok(value as usize),
+            value => Err(LayoutError::Implausible { field, value: value.into() }),
+        };
+        let descriptor_bytes = DESCRIPTOR + limit("name_size", name_size, MOST_NAME)?;
+        let mut descriptors = vec![0; limit("num_desc", count, MOST_STATS)? * descriptor_bytes];
+        file.read_exact_at(&mut descriptors, descriptors_offset.into())?;
+        let stats: Vec<Stat> = descriptors.chunks_exact(descriptor_bytes).filter_map(Stat::parse).collect();
+        let data = stats.iter().map(Stat::end).max().unwrap_or(0);
+        if data > MOST_DATA {
+            return Err(LayoutError::Implausible { field: "offset + size", value: data });
+        }
+        Ok(StatsFile { file, stats, data_offset, data_bytes: usize::try_from(data).unwrap_or(0) })
     }
 
-    /// The header of the file.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    /// The statistics that the file has.
+    pub fn stats(&self) -> &[Stat] {
+        &self.stats
     }
 
-    /// Reads the numbers of every statistic, in the order of [`Layout::stats`].
+    /// Reads the numbers of every statistic, in the order of [`StatsFile::stats`].
     ///
     /// # Errors
     /// What reading answers; a VM that has ended answers nothing more.
     pub fn read(&self) -> io::Result<Vec<Vec<u64>>> {
-        let mut data = vec![0; self.layout.data_bytes];
-        self.file.read_exact_at(&mut data, self.layout.data_offset.into())?;
-        Ok(self.layout.stats.iter().map(|stat| numbers(&data, stat)).collect())
+        let mut data = vec![0; self.data_bytes];
+        self.file.read_exact_at(&mut data, self.data_offset.into())?;
+        Ok(self.stats.iter().map(|stat| numbers(&data, stat)).collect())
     }
 
     /// Reads every statistic that is one number and only grows, with its name.
@@ -246,8 +137,8 @@ impl StatsFile {
     /// What reading answers.
     pub fn sums(&self) -> io::Result<impl Iterator<Item = (&str, u64)>> {
         let read = self.read()?;
-        let grows = |stat: &Stat| stat.kind == Kind::Cumulative && stat.size == 1;
-        let stats = self.layout.stats.iter().zip(read).filter(move |(stat, _)| grows(stat));
+        let grows = |stat: &Stat| stat.flags & TYPE_MASK == TYPE_CUMULATIVE && stat.size == 1;
+        let stats = self.stats.iter().zip(read).filter(move |(stat, _)| grows(stat));
         Ok(stats.filter_map(|(stat, numbers)| Some((stat.name.as_str(), *numbers.first()?))))
     }
 
@@ -258,7 +149,7 @@ impl StatsFile {
     pub fn counters(&self) -> io::Result<Counters> {
         let read = self.read()?;
         let find = |name: &str| {
-            let at = self.layout.stats.iter().position(|stat| stat.name == name)?;
+            let at = self.stats.iter().position(|stat| stat.name == name)?;
             read.get(at).filter(|numbers| !numbers.is_empty())
         };
         Ok(Counters::gather(|name| find(name)?.first().copied(), |name| find(name).cloned()))
@@ -294,13 +185,20 @@ mod tests {
             ("novelty", 0x9ff, 3, &[1]),
         ]);
         let stats = open(&bytes).unwrap();
-        let [exits, wait, hist, novelty] = stats.layout().stats() else { unreachable!() };
-        assert_eq!((exits.kind, exits.unit), (Kind::Cumulative, Unit::None));
-        assert!(wait.is_nanoseconds() && hist.kind == Kind::LogHistogram);
-        assert_eq!(
-            (novelty.kind, novelty.unit, novelty.base),
-            (Kind::Unsupported(15), Unit::Unsupported(15), Base::Unsupported(9))
-        );
+        let found: Vec<(&str, u32, i16, u16)> = stats
+            .stats()
+            .iter()
+            .map(|stat| (stat.name.as_str(), stat.flags, stat.exponent, stat.size))
+            .collect();
+        let expected = [
+            ("halt_exits", 0, 0, 1),
+            ("halt_wait_ns", 0x20, -9, 1),
+            ("halt_wait_hist", 0x24, -9, 3),
+            ("novelty", 0x9ff, 3, 1),
+        ];
+        assert_eq!(found, expected);
+        let sums: Vec<_> = stats.sums().unwrap().collect();
+        assert_eq!(sums, [("halt_exits", 7), ("halt_wait_ns", 123_456)]);
         let counters = stats.counters().unwrap();
         assert_eq!((counters.halt_exits, counters.halt_wait_ns), (Some(7), Some(123_456)));
         assert_eq!(counters.halt_wait_hist, Some(vec![0, 1, 2]));

@@ -109,9 +109,7 @@ impl Bound {
             gain_ns: cost_ns - least_cost_ns,
         })
     }
-}
 
-impl Bound {
     /// Of several VMs together. A bound of each, added up, is closer than one of their added counters.
     pub fn sum(all: impl IntoIterator<Item = Bound>) -> Bound {
         let none = Bound { halts_exact: true, ..Bound::default() };

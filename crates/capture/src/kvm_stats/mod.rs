@@ -21,7 +21,7 @@ mod bound;
 mod domstats;
 mod source;
 
-pub use binary::{Base, Kind, Layout, LayoutError, Stat, StatsFile, Unit};
+pub use binary::{LayoutError, Stat, StatsFile};
 pub use bound::{Bound, NotCounted};
 pub use domstats::{Domstats, DomstatsError};
 pub use source::{Source, SourceError, StatsReader, VmId, debugfs_readable};
@@ -56,20 +56,6 @@ pub struct Counters {
     pub halt_wait_hist: Option<Vec<u64>>,
 }
 
-/// The counters by name, in the order of [`Counters`].
-const NUMBERS: [&str; 7] = [
-    "halt_exits",
-    "halt_attempted_poll",
-    "halt_successful_poll",
-    "halt_poll_invalid",
-    "halt_poll_success_ns",
-    "halt_poll_fail_ns",
-    "halt_wait_ns",
-];
-
-/// The histograms by name, in the order of [`Counters`].
-const HISTOGRAMS: [&str; 3] = ["halt_poll_success_hist", "halt_poll_fail_hist", "halt_wait_hist"];
-
 impl Counters {
     /// Takes what is known by these names from a place that has numbers and, maybe, histograms.
     pub(crate) fn gather(
@@ -77,37 +63,43 @@ impl Counters {
         mut histogram: impl FnMut(&str) -> Option<Vec<u64>>,
     ) -> Counters {
         let mut counters = Counters::default();
-        for (name, field) in NUMBERS.into_iter().zip(counters.numbers_mut()) {
+        for (name, field) in counters.numbers_mut() {
             *field = number(name);
         }
-        for (name, field) in HISTOGRAMS.into_iter().zip(counters.histograms_mut()) {
+        for (name, field) in counters.histograms_mut() {
             *field = histogram(name);
         }
         counters
     }
 
-    fn numbers_mut(&mut self) -> [&mut Option<u64>; 7] {
+    /// The numbers, with the kernel's names.
+    fn numbers_mut(&mut self) -> [(&'static str, &mut Option<u64>); 7] {
         [
-            &mut self.halt_exits,
-            &mut self.halt_attempted_poll,
-            &mut self.halt_successful_poll,
-            &mut self.halt_poll_invalid,
-            &mut self.halt_poll_success_ns,
-            &mut self.halt_poll_fail_ns,
-            &mut self.halt_wait_ns,
+            ("halt_exits", &mut self.halt_exits),
+            ("halt_attempted_poll", &mut self.halt_attempted_poll),
+            ("halt_successful_poll", &mut self.halt_successful_poll),
+            ("halt_poll_invalid", &mut self.halt_poll_invalid),
+            ("halt_poll_success_ns", &mut self.halt_poll_success_ns),
+            ("halt_poll_fail_ns", &mut self.halt_poll_fail_ns),
+            ("halt_wait_ns", &mut self.halt_wait_ns),
         ]
     }
 
-    fn histograms_mut(&mut self) -> [&mut Option<Vec<u64>>; 3] {
-        [&mut self.halt_poll_success_hist, &mut self.halt_poll_fail_hist, &mut self.halt_wait_hist]
+    /// The histograms, with the kernel's names.
+    fn histograms_mut(&mut self) -> [(&'static str, &mut Option<Vec<u64>>); 3] {
+        [
+            ("halt_poll_success_hist", &mut self.halt_poll_success_hist),
+            ("halt_poll_fail_hist", &mut self.halt_poll_fail_hist),
+            ("halt_wait_hist", &mut self.halt_wait_hist),
+        ]
     }
 
     /// Counter by counter; what one of the two does not know, the result does not know.
     fn merged(mut self, mut other: Counters, merge: impl Fn(u64, u64) -> u64) -> Counters {
-        for (a, b) in self.numbers_mut().into_iter().zip(other.numbers_mut()) {
+        for ((_, a), (_, b)) in self.numbers_mut().into_iter().zip(other.numbers_mut()) {
             *a = a.zip(*b).map(|(a, b)| merge(a, b));
         }
-        for (a, b) in self.histograms_mut().into_iter().zip(other.histograms_mut()) {
+        for ((_, a), (_, b)) in self.histograms_mut().into_iter().zip(other.histograms_mut()) {
             *a = match (a.take(), b.take()) {
                 (Some(a), Some(b)) if a.len() == b.len() => {
                     Some(a.into_iter().zip(b).map(|(a, b)| merge(a, b)).collect())

@@ -138,12 +138,7 @@ impl Sampler {
                 // Where both are refused, the reason is another one.
                 self.counts_lost = opened.as_ref().is_err_and(is_invalid);
             }
-            let fd = match opened {
-                Ok(fd) => fd,
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
-                Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
-            };
-            prepare(&fd, tracepoint)?;
+            let Some(fd) = self.prepare(system, tracepoint, cpu, opened)? else { return Ok(None) };
             match events.first() {
                 None => ring = Some(map(&fd, &mut self.bytes, cpu)?),
                 Some(owner) => event::redirect(fd.as_fd(), owner.as_fd())
@@ -152,6 +147,29 @@ impl Sampler {
             events.push(fd);
         }
         Ok(ring.map(|ring| CpuBuffer { cpu, ring, events }))
+    }
+
+    /// An event that was opened, with its filter; `None` if the CPU has gone offline.
+    fn prepare(
+        &self,
+        system: &dyn System,
+        tracepoint: &Tracepoint,
+        cpu: u32,
+        opened: io::Result<OwnedFd>,
+    ) -> Result<Option<OwnedFd>, OpenError> {
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
+            Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
+        };
+        if let Some(filter) = &tracepoint.filter {
+            event::set_filter(fd.as_fd(), filter).map_err(|source| OpenError::Filter {
+                event: tracepoint.name.clone(),
+                filter: filter.clone(),
+                source,
+            })?;
+        }
+        Ok(Some(fd))
     }
 
     fn attributes(&self, tracepoint: &Tracepoint) -> Attributes {
@@ -251,12 +269,8 @@ impl Sampler {
             for tracepoint in more {
                 let Some(CpuBuffer { cpu, events, .. }) = self.buffers.get(index) else { continue };
                 let (cpu, Some(owner)) = (*cpu, events.first()) else { continue };
-                let fd = match system.open_event(&self.attributes(tracepoint), cpu) {
-                    Ok(fd) => fd,
-                    Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
-                    Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
-                };
-                prepare(&fd, tracepoint)?;
+                let opened = system.open_event(&self.attributes(tracepoint), cpu);
+                let Some(fd) = self.prepare(system, tracepoint, cpu, opened)? else { continue };
                 event::redirect(fd.as_fd(), owner.as_fd())
                     .and_then(|()| event::enable(fd.as_fd()))
                     .map_err(|source| OpenError::Event { event: tracepoint.name.clone(), cpu, source })?;
@@ -309,15 +323,6 @@ const PERFMON: [&str; 2] = ["CAP_PERFMON", "CAP_SYS_ADMIN"];
 
 fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINVAL)
-}
-
-fn prepare(fd: &OwnedFd, tracepoint: &Tracepoint) -> Result<(), OpenError> {
-    let Some(filter) = &tracepoint.filter else { return Ok(()) };
-    event::set_filter(fd.as_fd(), filter).map_err(|source| OpenError::Filter {
-        event: tracepoint.name.clone(),
-        filter: filter.clone(),
-        source,
-    })
 }
 
 /// Maps a ring buffer of `bytes`, or of less where that much may not be locked; `bytes` is then what was possible.

@@ -1,6 +1,7 @@
 //! A fake machine whose kernel refuses to be traced, or seems to allow it.
 
 use crate::bpf;
+use crate::detached::Detached;
 use crate::kvm_stats::SourceError;
 use crate::perf::Attributes;
 use crate::system::System;
@@ -113,7 +114,7 @@ impl Machine for Fake {
 }
 
 impl System for Fake {
-    fn mount_tracefs(&self) -> io::Result<OwnedFd> {
+    fn mount_tracefs(&self) -> io::Result<Detached> {
         Err(io::Error::from_raw_os_error(self.mount_errno))
     }
 

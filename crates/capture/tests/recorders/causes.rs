@@ -156,7 +156,7 @@ fn event_loops_that_wait_for_each_other_wake_each_other() {
             named.spawn(move || wait_and_pass(TIMES, from, to)).unwrap()
         };
         let loops = [spawn(NAMES[0], a, to_b), spawn(NAMES[1], b, to_a)];
-        loops.map(|thread| thread.join().unwrap());
+        loops.into_iter().for_each(|thread| thread.join().unwrap());
     };
     let target = Target::Thread { pid: None, comm: NAMES.map(str::to_owned).to_vec(), causes: true };
     let Some(((), segments)) = recorded(TEST, target, load) else { return };

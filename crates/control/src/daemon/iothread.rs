@@ -197,7 +197,11 @@ impl IothreadSource {
             rates: None,
             probed: None,
             checked: Instant::now(),
-            bursts: Bursts::of(Target::Thread { pid: i32::try_from(thread.tid()).ok(), comm: vec![], causes: false }),
+            bursts: Bursts::of(Target::Thread {
+                pid: i32::try_from(thread.tid()).ok(),
+                comm: vec![],
+                causes: false,
+            }),
             told: false,
         }
     }

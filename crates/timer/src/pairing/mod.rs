@@ -48,14 +48,39 @@ pub use reasons::ReasonNames;
 pub use write::TimerRowWriter;
 
 use dwell_recording::timer::TimerRows;
-use dwell_trace::event::{Event, EventKind};
+use dwell_trace::event::{Event, EventKind, TracepointKind};
 use dwell_trace::host::name_vcpu;
 use dwell_trace::pairing::{ByNumber, Idlers, Names};
 pub(crate) use reasons::Class;
 use std::collections::HashMap;
-use vcpu::Vcpu;
+use vcpu::{Start, Vcpu};
+
+/// The tracepoints without which no timers and exits are made.
+pub(crate) const REQUIRED: [TracepointKind; 6] = [
+    TracepointKind::Exit,
+    TracepointKind::Entry,
+    TracepointKind::Msr,
+    TracepointKind::HvTimerState,
+    // An hrtimer fires in whichever thread it interrupts.
+    TracepointKind::HrtimerStart,
+    TracepointKind::HrtimerExpire,
+];
+
+/// Those that show more of them. The guest's own interrupts end the firing of an hrtimer.
+pub(crate) const OPTIONAL: [TracepointKind; 9] = [
+    TracepointKind::Apic,
+    TracepointKind::ApicAccept,
+    TracepointKind::LapicWait,
+    TracepointKind::VcpuWakeup,
+    TracepointKind::Migrate,
+    TracepointKind::TimerInterrupt,
+    TracepointKind::RescheduleInterrupt,
+    TracepointKind::CallInterrupt,
+    TracepointKind::DeviceInterrupt,
+];
 
 /// Makes timers and exits out of events that come in order of time.
+#[derive(Default)]
 pub struct TimerPairing {
     names: Box<dyn Names>,
     only_pid: Option<i32>,
@@ -80,22 +105,7 @@ pub struct TimerPairing {
 impl TimerPairing {
     /// For the VM of process `only_pid` or for all; `reasons` has the names of the exit reasons in the events.
     pub fn new(only_pid: Option<i32>, names: Box<dyn Names>, reasons: ReasonNames) -> TimerPairing {
-        TimerPairing {
-            names,
-            only_pid,
-            vcpus: vec![],
-            vcpu_names: Idlers::default(),
-            current: ByNumber::default(),
-            hrtimers: HashMap::new(),
-            firing: ByNumber::default(),
-            source: reasons,
-            reasons: HashMap::new(),
-            reason_names: vec![],
-            accepts_seen: false,
-            incomplete: 0,
-            entries: 0,
-            others: 0,
-        }
+        TimerPairing { names, only_pid, source: reasons, ..TimerPairing::default() }
     }
 
     /// The names of the vCPUs so far; the list only grows.
@@ -137,7 +147,8 @@ impl TimerPairing {
                 // Interrupts of the thread start other hrtimers, also between a start and the state that it is of.
                 let unknown = own.filter(|&place| !self.vcpus[place].has_hrtimer);
                 if let Some(place) = known.or(unknown) {
-                    self.vcpus[place].start(event, (timer, function), expires_ns, known.is_some(), found);
+                    let start = Start { hrtimer: (timer, function), expires_ns, known: known.is_some() };
+                    self.vcpus[place].start(event, start, found);
                 }
                 return;
             }
@@ -153,7 +164,7 @@ impl TimerPairing {
             _ => {}
         }
         let firing = self.firing.remove(&event.cpu);
-        if self.only_pid.is_some_and(|pid| pid != event.pid && pid != event.tid) {
+        if !event.is_of(self.only_pid) {
             return;
         }
         match event.kind {

@@ -9,7 +9,7 @@ use dwell_trace::event::{Event, EventKind};
 const MOST_KEPT: usize = 64;
 
 /// What is known of one vCPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Vcpu {
     name: u32,
     pub(super) number: Option<u32>,
@@ -29,8 +29,9 @@ pub(super) struct Vcpu {
 }
 
 /// Where it is, by its last events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
+    #[default]
     Unknown,
     Guest,
     Host(Exit),
@@ -73,11 +74,7 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 enum StepKind {
     /// An hrtimer of its thread, or its own.
-    Start {
-        hrtimer: (u64, u64),
-        expires_ns: u64,
-        known: bool,
-    },
+    Start(Start),
     State {
         in_use: bool,
     },
@@ -97,26 +94,17 @@ enum StepKind {
 
 /// An hrtimer was started.
 #[derive(Clone, Copy, Debug)]
-struct Start {
-    step: Step,
-    expires_ns: u64,
+pub(super) struct Start {
+    /// Its address and function.
+    pub(super) hrtimer: (u64, u64),
+    pub(super) expires_ns: u64,
     /// It is known to be the vCPU's.
-    known: bool,
+    pub(super) known: bool,
 }
 
 impl Vcpu {
     pub(super) fn new(name: u32, number: Option<u32>) -> Vcpu {
-        Vcpu {
-            name,
-            number,
-            cpu: None,
-            place: Place::Unknown,
-            entered: false,
-            steps: vec![],
-            armed: None,
-            fired: vec![],
-            has_hrtimer: false,
-        }
+        Vcpu { name, number, ..Vcpu::default() }
     }
 
     pub(super) fn is_in_guest(&self) -> bool {
@@ -212,7 +200,7 @@ impl Vcpu {
         let kind = match event.kind {
             EventKind::HvTimerState { in_use } => {
                 own = self.steps.last().and_then(|step| match step.kind {
-                    StepKind::Start { hrtimer, .. } if !in_use => Some(hrtimer),
+                    StepKind::Start(start) if !in_use => Some(start.hrtimer),
                     _ => None,
                 });
                 StepKind::State { in_use }
@@ -249,15 +237,8 @@ impl Vcpu {
     }
 
     /// An hrtimer is started, by its thread or its own.
-    pub(super) fn start(
-        &mut self,
-        event: &Event,
-        hrtimer: (u64, u64),
-        expires_ns: u64,
-        known: bool,
-        found: &mut TimerRows,
-    ) {
-        self.step(event, StepKind::Start { hrtimer, expires_ns, known }, found);
+    pub(super) fn start(&mut self, event: &Event, start: Start, found: &mut TimerRows) {
+        self.step(event, StepKind::Start(start), found);
     }
 
     /// Its hrtimer fires; returns how many timers are incomplete for it.
@@ -343,18 +324,15 @@ impl Vcpu {
         together(&mut steps);
         let arms = arms(&steps);
         // An hrtimer that was started, while it is not known by whom and what for.
-        let mut start: Option<Start> = None;
+        let mut start: Option<(&Step, Start)> = None;
         for (at, step) in steps.iter().enumerate() {
             match step.kind {
-                StepKind::Start { expires_ns, known, .. } => {
-                    let before = start.replace(Start { step: *step, expires_ns, known });
-                    self.goes_on(before);
-                }
+                StepKind::Start(another) => self.goes_on(start.replace((step, another))),
                 StepKind::State { in_use } => {
                     let carried = match (in_use, start.take()) {
                         (true, _) => Some((Mechanism::HvTimer, *step, None)),
-                        (false, Some(start)) => {
-                            Some((Mechanism::Hrtimer, start.step, Some(start.expires_ns)))
+                        (false, Some((begun, start))) => {
+                            Some((Mechanism::Hrtimer, *begun, Some(start.expires_ns)))
                         }
                         (false, None) => None,
                     };
@@ -416,8 +394,8 @@ impl Vcpu {
     }
 
     /// Its hrtimer was started without its guest: on another CPU, or for the next period.
-    fn goes_on(&mut self, start: Option<Start>) {
-        let Some(Start { step, expires_ns, .. }) = start.filter(|start| start.known) else { return };
+    fn goes_on(&mut self, start: Option<(&Step, Start)>) {
+        let Some((step, Start { expires_ns, .. })) = start.filter(|(_, start)| start.known) else { return };
         let name = self.name;
         let begun = || TimerRow { armed_on: Some(step.cpu), ..TimerRow::new(name, step.time_ns) };
         let row = self.armed.take().unwrap_or_else(begun);
@@ -447,7 +425,7 @@ fn together(steps: &mut [Step]) {
         let fired = |step: &&Step| matches!(step.kind, StepKind::Fired { .. });
         let begin = at - steps[..at].iter().rev().take_while(fired).count();
         let is_state = matches!(steps[at].kind, StepKind::State { .. });
-        if is_state && begin > 0 && matches!(steps[begin - 1].kind, StepKind::Start { .. }) {
+        if is_state && begin > 0 && matches!(steps[begin - 1].kind, StepKind::Start(_)) {
             steps[begin..=at].rotate_right(1);
         }
     }

@@ -34,6 +34,11 @@ impl Bill {
         lines.sort_by_key(|line| (line.cause == Cause::Rest, std::cmp::Reverse(line.cpu_ns)));
         Bill { cpu_ns, lines }
     }
+
+    /// By the events alone.
+    pub(super) fn of_events(sums: Sums) -> Bill {
+        Bill::of(sums.values().map(|sum| sum.cpu_ns).sum(), lines(sums))
+    }
 }
 
 /// What KVM counted of polls.
@@ -63,12 +68,43 @@ pub struct Bill {
     pub lines: Vec<Line>,
 }
 
-/// CPU time and count, by what is one line.
-type Sums = BTreeMap<(Class, Option<String>, Cause), (u64, u64)>;
+/// CPU time, and how often it was for this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) cpu_ns: u64,
+    pub(super) count: u64,
+    pub(super) wakeups: u64,
+}
 
-fn lines(sums: Sums) -> Vec<Line> {
-    let line =
-        |((class, thread, cause), (cpu_ns, count))| Line { class, thread, cause, cpu_ns, count, wakeups: 0 };
+impl Sum {
+    pub(super) fn add(&mut self, other: Sum) {
+        self.cpu_ns += other.cpu_ns;
+        self.count += other.count;
+        self.wakeups += other.wakeups;
+    }
+
+    pub(super) fn since(self, before: Option<&Sum>) -> Sum {
+        let before = before.copied().unwrap_or_default();
+        Sum {
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            count: self.count.saturating_sub(before.count),
+            wakeups: self.wakeups.saturating_sub(before.wakeups),
+        }
+    }
+}
+
+/// By what is one line.
+pub(super) type Sums = BTreeMap<(Class, Option<String>, Cause), Sum>;
+
+pub(super) fn lines(sums: Sums) -> Vec<Line> {
+    let line = |((class, thread, cause), Sum { cpu_ns, count, wakeups })| Line {
+        class,
+        thread,
+        cause,
+        cpu_ns,
+        count,
+        wakeups,
+    };
     sums.into_iter().map(line).collect()
 }
 
@@ -78,12 +114,10 @@ impl Watch {
         let mut sums = Sums::new();
         for Watched { task, ledger, .. } in &mut self.threads {
             for (cause, sum) in ledger.cut() {
-                let of = sums.entry((task.class, task.label(), cause)).or_default();
-                *of = (of.0 + sum.cpu_ns, of.1 + sum.count);
+                sums.entry((task.class, task.label(), cause)).or_default().add(sum);
             }
         }
-        let slice = lines(sums);
-        self.slices.push(Bill::of(slice.iter().map(|line| line.cpu_ns).sum(), slice));
+        self.slices.push(Bill::of_events(sums));
     }
 
     /// The bill of each slice, by the events alone.
@@ -95,8 +129,7 @@ impl Watch {
     pub fn finish(mut self, counted: &Counted) -> Bill {
         let mut sums = Sums::new();
         let mut add = |class, thread, cause, cpu_ns, count| {
-            let sum = sums.entry((class, thread, cause)).or_default();
-            *sum = (sum.0 + cpu_ns, sum.1 + count);
+            sums.entry((class, thread, cause)).or_default().add(Sum { cpu_ns, count, wakeups: 0 });
         };
         let mut known_ns = 0;
         for Watched { task, ledger, .. } in &mut self.threads {

@@ -4,7 +4,8 @@
 //! events of a CPU is of what is on top. An interrupt that comes while the CPU halts is a wakeup of it; if it is the tick
 //! and a timer of the timer wheel expires after it, it came for that timer.
 
-use super::{Bill, Cause, Class, Line};
+use super::bill::{Sum, Sums, lines};
+use super::{Bill, Cause, Class};
 use dwell_trace::event::{Event, EventKind, Interrupt};
 use dwell_trace::pairing::ByNumber;
 use std::collections::BTreeMap;
@@ -42,13 +43,6 @@ enum Doing {
     Softirq(u32),
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    cpu_ns: u64,
-    count: u64,
-    wakeups: u64,
-}
-
 /// An interrupt, a softirq, or what it calls.
 #[derive(Debug)]
 struct Frame {
@@ -57,7 +51,7 @@ struct Frame {
     woke: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Cpu {
     task: Option<Doing>,
     /// Whether the idle state that it is in polls.
@@ -116,8 +110,7 @@ impl Cpus {
         let before = std::iter::once(&none).chain(&self.cuts);
         let of = |(now, before): (&BTreeMap<Doing, Sum>, &BTreeMap<Doing, Sum>)| {
             let since = now.iter().map(|(doing, sum)| (*doing, sum.since(before.get(doing))));
-            let lines: Vec<Line> = self.lines(since, numbers).into_iter().map(line).collect();
-            Bill::of(lines.iter().map(|line| line.cpu_ns).sum(), lines)
+            Bill::of_events(self.named_alike(since, numbers))
         };
         self.cuts.iter().zip(before).map(of).collect()
     }
@@ -126,10 +119,10 @@ impl Cpus {
     pub fn observe(&mut self, event: &Event) {
         let Cpus { cpus, sums, woken, names, name_of, polling_state, begun_ns, .. } = self;
         let number = if let EventKind::CpuIdle { cpu, .. } = event.kind { cpu } else { event.cpu };
-        let cpu = cpus.entry(number).or_insert_with(|| {
-            let (task, polls, frames, woken_by) = Default::default();
-            Cpu { task, polls, polled_ns: 0, frames, last_ns: *begun_ns, woken_by }
-        });
+        let cpu = cpus.entry(number).or_insert_with(|| Cpu { last_ns: *begun_ns, ..Cpu::default() });
+        let mut learn = |tid: i32| {
+            names.entry(tid).or_insert_with(|| name_of(tid).unwrap_or_else(|| ENDED.to_owned()));
+        };
         cpu.charge(event.time_ns, sums);
         match event.kind {
             EventKind::Switch { next, .. } => {
@@ -137,7 +130,7 @@ impl Cpus {
                 cpu.decide(Doing::SuccessfulPoll, sums);
                 let mut fresh = false;
                 if next > 0 {
-                    names.entry(next).or_insert_with(|| name_of(next).unwrap_or_else(|| ENDED.to_owned()));
+                    learn(next);
                 }
                 let waker = woken.get_mut(&next).map(|(waker, is_fresh)| {
                     fresh = std::mem::take(is_fresh);
@@ -165,7 +158,7 @@ impl Cpus {
                 let waker = match cpu.frames.last_mut().map(|frame| &mut frame.doing) {
                     Some(Doing::Timer { function, wakes }) => {
                         wakes.get_or_insert(tid);
-                        names.entry(tid).or_insert_with(|| name_of(tid).unwrap_or_else(|| ENDED.to_owned()));
+                        learn(tid);
                         Waker::Timer(*function)
                     }
                     Some(Doing::Interrupt(kind)) => Waker::Interrupt(*kind),
@@ -237,29 +230,27 @@ impl Cpus {
             cpu.close(&mut self.sums);
             cpu.decide(Doing::FailedPoll, &mut self.sums);
         }
-        let mut lines = self.lines(self.sums.iter().map(|(doing, sum)| (*doing, *sum)), numbers);
+        let mut sums = self.named_alike(self.sums.iter().map(|(doing, sum)| (*doing, *sum)), numbers);
         let is_poll =
             |cause: &Cause| matches!(cause, Cause::Poll | Cause::FailedPoll | Cause::SuccessfulPoll);
         let (mut seen_ns, mut polled_ns) = (0, 0);
-        for ((_, cause), sum) in &lines {
+        for ((_, _, cause), sum) in &sums {
             seen_ns += sum.cpu_ns;
             polled_ns += if is_poll(cause) { sum.cpu_ns } else { 0 };
         }
         let cpu_ns = busy_ns.map_or(seen_ns, |busy| seen_ns.max(busy + polled_ns));
-        lines.entry((None, Cause::Rest)).or_default().cpu_ns = cpu_ns - seen_ns;
-        Bill::of(cpu_ns, lines.into_iter().map(line).collect())
+        sums.entry((Class::Cpu, None, Cause::Rest)).or_default().cpu_ns = cpu_ns - seen_ns;
+        Bill::of(cpu_ns, lines(sums))
     }
 
     /// What is named alike is one.
-    fn lines(&self, sums: impl Iterator<Item = (Doing, Sum)>, numbers: &Numbers) -> Lines {
-        let mut lines = Lines::new();
+    fn named_alike(&self, sums: impl Iterator<Item = (Doing, Sum)>, numbers: &Numbers) -> Sums {
+        let mut alike = Sums::new();
         for (doing, sum) in sums {
-            let all = lines.entry(self.named(doing, numbers)).or_default();
-            all.cpu_ns += sum.cpu_ns;
-            all.count += sum.count;
-            all.wakeups += sum.wakeups;
+            let (thread, cause) = self.named(doing, numbers);
+            alike.entry((Class::Cpu, thread, cause)).or_default().add(sum);
         }
-        lines
+        alike
     }
 
     fn named(&self, doing: Doing, numbers: &Numbers) -> (Option<String>, Cause) {
@@ -307,33 +298,13 @@ impl Cpus {
     }
 }
 
-type Lines = BTreeMap<(Option<String>, Cause), Sum>;
-
-fn line(((thread, cause), sum): ((Option<String>, Cause), Sum)) -> Line {
-    let Sum { cpu_ns, count, wakeups } = sum;
-    Line { class: Class::Cpu, thread, cause, cpu_ns, count, wakeups }
-}
-
-impl Sum {
-    fn since(self, before: Option<&Sum>) -> Sum {
-        let before = before.copied().unwrap_or_default();
-        Sum {
-            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
-            count: self.count.saturating_sub(before.count),
-            wakeups: self.wakeups.saturating_sub(before.wakeups),
-        }
-    }
-}
-
 /// A task whose name could not be read: it ended before.
 const ENDED: &str = "tasks that ended";
 
 impl Frame {
     fn add(self, sums: &mut BTreeMap<Doing, Sum>) {
-        let sum = sums.entry(self.doing).or_default();
-        sum.cpu_ns += self.cpu_ns;
-        sum.count += 1;
-        sum.wakeups += u64::from(self.woke);
+        let once = Sum { cpu_ns: self.cpu_ns, count: 1, wakeups: self.woke.into() };
+        sums.entry(self.doing).or_default().add(once);
     }
 }
 

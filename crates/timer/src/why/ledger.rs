@@ -1,14 +1,8 @@
 //! The CPU time of one thread, laid over what it did.
 
 use super::Cause;
+use super::bill::Sum;
 use std::collections::{BTreeMap, VecDeque};
-
-/// CPU time, and how often it was for this.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sum {
-    pub(super) cpu_ns: u64,
-    pub(super) count: u64,
-}
 
 /// A stretch of CPU time whose label may still change.
 #[derive(Clone, Debug)]
@@ -139,11 +133,7 @@ impl Ledger {
 
     /// What was charged since the last cut. What may be labelled anew is part of the next.
     pub(super) fn cut(&mut self) -> BTreeMap<Cause, Sum> {
-        let since = self.sums.iter().map(|(cause, sum)| {
-            let before = self.before.get(cause).copied().unwrap_or_default();
-            let count = sum.count.saturating_sub(before.count);
-            (cause.clone(), Sum { cpu_ns: sum.cpu_ns - before.cpu_ns, count })
-        });
+        let since = self.sums.iter().map(|(cause, sum)| (cause.clone(), sum.since(self.before.get(cause))));
         let since = since.collect();
         self.before = self.sums.clone();
         since

@@ -6,7 +6,7 @@ use super::{Bill, Counted, Describe, Polls, Task, Watch};
 use crate::record::reasons;
 use dwell_capture::kvm_stats::{Counters, StatsReader};
 use dwell_capture::names::pids_are_global;
-use dwell_capture::probe::{Probe, Trace, TraceError};
+use dwell_capture::probe::{Probe, Trace, TraceError, any_of};
 use dwell_capture::system::System;
 use dwell_capture::tracefs::Tracefs;
 use dwell_capture::{Until, now_ns};
@@ -57,12 +57,11 @@ pub fn watch(
 ) -> Bills {
     let machine: &dyn Machine = &**system;
     let tasks: Vec<Vec<Task>> = processes.iter().map(|(pid, vmm)| Task::all(machine, *pid, *vmm)).collect();
-    let opened = open(&**system, &tasks);
-    on_open();
-    let names = match &opened {
-        Ok((_, names)) => names.clone(),
-        Err(_) => reasons(""),
+    let (opened, names) = match open(&**system, &tasks) {
+        Ok((trace, names)) => (Ok(trace), names),
+        Err(why) => (Err(why), reasons("")),
     };
+    on_open();
     let mut watches: Vec<Watch> = processes
         .iter()
         .zip(&tasks)
@@ -70,32 +69,21 @@ pub fn watch(
         .collect();
     let mut readers: Vec<Option<StatsReader>> =
         processes.iter().map(|(pid, _)| StatsReader::new(Some(*pid)).ok()).collect();
-    let (mut trace, untraced) = match opened {
-        Ok((trace, _)) => (Some(trace), None),
-        Err(why) => (None, Some(why)),
-    };
     let duration = until.duration.map(|whole| whole - whole / UNWATCHED);
-    let unwatched = match (&trace, until.duration) {
-        (Some(_), Some(whole)) => unwatched(processes, &tasks, whole / UNWATCHED, until),
+    let unwatched = match (&opened, until.duration) {
+        (Ok(_), Some(whole)) => unwatched(processes, &tasks, whole / UNWATCHED, until),
         _ => vec![(None, None); processes.len()],
     };
-    let untraced = enable(&mut trace).or(untraced);
-    let start = now_ns();
+    let mut round = Round::begin(opened, duration);
     let before: Vec<Reading> = readings(processes, &tasks, &mut readers);
-    let (mut round, mut slicing) = (Round::new(start), Slicing::new(start, duration));
-    let mut each = |event: &Event| {
-        while slicing.ends(event.time_ns) {
-            watches.iter_mut().for_each(Watch::cut);
-        }
-        watches.iter_mut().for_each(|watch| watch.observe(event));
+    let mut each = |event: Option<&Event>| match event {
+        Some(event) => watches.iter_mut().for_each(|watch| watch.observe(event)),
+        None => watches.iter_mut().for_each(Watch::cut),
     };
-    round.read(&mut trace, duration, until, &mut each);
+    round.read(until, &mut each);
     let after: Vec<Reading> = readings(processes, &tasks, &mut readers);
     let end = now_ns();
-    round.end(&mut trace, end, &mut each);
-    while slicing.ends(end) {
-        watches.iter_mut().for_each(Watch::cut);
-    }
+    round.end(end, &mut each);
     let slices = watches.iter_mut().map(Watch::take_slices).collect();
     let (unwatched_ns_per_s, unwatched_half_width) = unwatched.into_iter().unzip();
     let both = watches.into_iter().zip(before.iter().zip(&after));
@@ -104,18 +92,11 @@ pub fn watch(
         slices,
         unwatched_ns_per_s,
         unwatched_half_width,
-        span_ns: end - start,
+        span_ns: end - round.start_ns,
         events: round.events,
         lost: round.lost,
-        untraced,
+        untraced: round.untraced,
     }
-}
-
-/// Lets events come; returns why they do not.
-pub(super) fn enable(trace: &mut Option<Trace>) -> Option<String> {
-    let error = trace.as_mut()?.enable().err()?;
-    *trace = None;
-    Some(error.to_string())
 }
 
 /// The part of the duration in which nothing is traced yet: one of so many.
@@ -149,59 +130,78 @@ fn unwatched(
     (0..processes.len()).map(used).collect()
 }
 
-/// Events in order.
+/// Events in order, and the slices of the time.
 pub(super) struct Round {
+    trace: Option<Trace>,
+    /// Why nothing is traced, if it is not.
+    pub(super) untraced: Option<String>,
     merge: Merge,
-    start_ns: u64,
+    slicing: Slicing,
+    duration: Option<Duration>,
+    pub(super) start_ns: u64,
     pub(super) events: u64,
     pub(super) lost: u64,
 }
 
 impl Round {
-    pub(super) fn new(start_ns: u64) -> Round {
-        Round { merge: Merge::new(), start_ns, events: 0, lost: 0 }
+    /// Lets events come, which are read for `duration`.
+    pub(super) fn begin(opened: Result<Trace, String>, duration: Option<Duration>) -> Round {
+        let enabled = opened.and_then(|mut trace| match trace.enable() {
+            Ok(()) => Ok(trace),
+            Err(error) => Err(error.to_string()),
+        });
+        let untraced = enabled.as_ref().err().cloned();
+        let (start_ns, merge) = (now_ns(), Merge::new());
+        let slicing = Slicing::new(start_ns, duration);
+        Round { trace: enabled.ok(), untraced, merge, slicing, duration, start_ns, events: 0, lost: 0 }
     }
 
-    /// Reads events for `duration`, or until it is stopped.
-    pub(super) fn read(
-        &mut self,
-        trace: &mut Option<Trace>,
-        duration: Option<Duration>,
-        until: &Until<'_>,
-        each: &mut dyn FnMut(&Event),
-    ) {
+    /// Reads events for the duration, or until it is stopped. `each` takes them, and `None` where a slice of the time ends
+    /// and another begins.
+    pub(super) fn read(&mut self, until: &Until<'_>, each: &mut dyn FnMut(Option<&Event>)) {
         let begun = Instant::now();
         while !until.stop.load(Ordering::Relaxed) {
-            let left = duration.map_or(ROUND, |duration| duration.saturating_sub(begun.elapsed()));
-            match trace {
+            let left = self.duration.map_or(ROUND, |duration| duration.saturating_sub(begun.elapsed()));
+            match &self.trace {
                 _ if left.is_zero() => break,
                 None => std::thread::sleep(left.min(ROUND)),
                 Some(trace) => {
                     // What a wait that fails leaves is read at the end.
                     let _ = trace.wait(left.min(ROUND));
-                    let now = now_ns();
-                    trace.drain(|event| self.take(event));
-                    self.merge.release(now.saturating_sub(SLACK_NS), &mut *each);
+                    self.pass(now_ns().saturating_sub(SLACK_NS), each);
                 }
             }
         }
     }
 
     /// Reads what is left of the events up to `end_ns`.
-    pub(super) fn end(&mut self, trace: &mut Option<Trace>, end_ns: u64, each: &mut dyn FnMut(&Event)) {
-        let Some(trace) = trace else { return };
-        let _ = trace.disable();
-        trace.drain(|event| self.take(event));
-        let _ = trace.settle_losses();
-        self.merge.release(end_ns, each);
-        self.lost += trace.lost().values().sum::<u64>();
+    pub(super) fn end(&mut self, end_ns: u64, each: &mut dyn FnMut(Option<&Event>)) {
+        let _ = self.trace.as_mut().map(Trace::disable);
+        self.pass(end_ns, each);
+        if let Some(trace) = &mut self.trace {
+            let _ = trace.settle_losses();
+            self.lost += trace.lost().values().sum::<u64>();
+        }
+        while self.slicing.ends(end_ns) {
+            each(None);
+        }
     }
 
-    fn take(&mut self, event: Event) {
-        if event.time_ns >= self.start_ns {
-            self.events += 1;
-            self.lost += u64::from(!self.merge.push(event));
-        }
+    /// Passes on the events up to `until_ns`.
+    fn pass(&mut self, until_ns: u64, each: &mut dyn FnMut(Option<&Event>)) {
+        let Round { trace: Some(trace), merge, slicing, start_ns, events, lost, .. } = self else { return };
+        trace.drain(|event| {
+            if event.time_ns >= *start_ns {
+                *events += 1;
+                *lost += u64::from(!merge.push(event));
+            }
+        });
+        merge.release(until_ns, |event| {
+            while slicing.ends(event.time_ns) {
+                each(None);
+            }
+            each(Some(event));
+        });
     }
 }
 
@@ -244,9 +244,8 @@ fn open(system: &dyn System, tasks: &[Vec<Task>]) -> Result<(Trace, crate::pairi
 /// Waits of all threads that return, and every system call of I/O threads, in which it is of interest what they do after
 /// the last one.
 fn returns(tasks: &[Vec<Task>], tids: &[i32]) -> String {
-    let waits: Vec<String> =
-        SystemCall::ALL.iter().filter_map(|call| Some(format!("id == {}", call.number()?))).collect();
-    let all = format!("({}) && ({})", filter("common_pid", tids), waits.join(" || "));
+    let waits = any_of("id", SystemCall::ALL.iter().filter_map(|call| call.number()));
+    let all = format!("({}) && ({waits})", filter("common_pid", tids));
     let mut io: Vec<i32> =
         tasks.iter().flatten().filter(|task| task.may_poll()).map(|task| task.tid).collect();
     io.sort_unstable();

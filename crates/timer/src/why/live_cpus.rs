@@ -1,7 +1,6 @@
 //! The bill of this machine's own CPUs.
 
-use super::live::{Round, enable};
-use super::slices::Slicing;
+use super::live::Round;
 use super::{Bill, Cpus, NameOf, Numbers};
 use dwell_capture::names::{ProcNames, pids_are_global};
 use dwell_capture::probe::{Probe, Trace};
@@ -59,34 +58,25 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
     let machine: &dyn Machine = &**system;
     let opened = open(&**system);
     on_open();
-    let untraced = opened.as_ref().err().cloned();
-    let mut trace = opened.ok();
     let polling = machine.text("/sys/devices/system/cpu/cpu0/cpuidle/state0/name");
     let polling = polling.is_some_and(|name| name.trim() == "POLL").then_some(0);
     let mut names = ProcNames::new(system.clone());
     let name_of: NameOf = Box::new(move |tid| names.thread(Event::UNKNOWN_ID, tid));
-    let untraced = enable(&mut trace).or(untraced);
-    let start = now_ns();
-    let mut cpus = Cpus::new(polling, start, name_of);
+    let mut round = Round::begin(opened, until.duration);
+    let mut cpus = Cpus::new(polling, round.start_ns, name_of);
     // Where there are events they have the polls.
-    let polling = polling.filter(|_| untraced.is_some()).map(|_| cpu::online(machine));
+    let polling = polling.filter(|_| round.untraced.is_some()).map(|_| cpu::online(machine));
     let counters = CpuidleCounters::open(polling.unwrap_or_default(), |path| path.into());
     let polled_ns = || counters.read().map(|(_, counts)| counts.polled_ns).sum::<u64>();
     let before = (Stat::of_all(machine), polled_ns());
-    let (mut round, mut slicing) = (Round::new(start), Slicing::new(start, until.duration));
-    let mut each = |event: &Event| {
-        while slicing.ends(event.time_ns) {
-            cpus.cut();
-        }
-        cpus.observe(event);
+    let mut each = |event: Option<&Event>| match event {
+        Some(event) => cpus.observe(event),
+        None => cpus.cut(),
     };
-    round.read(&mut trace, until.duration, until, &mut each);
+    round.read(until, &mut each);
     let (end, after) = (now_ns(), (Stat::of_all(machine), polled_ns()));
-    round.end(&mut trace, end, &mut each);
-    while slicing.ends(end) {
-        cpus.cut();
-    }
-    let span_ns = end - start;
+    round.end(end, &mut each);
+    let span_ns = end - round.start_ns;
     let wall_ns = span_ns.saturating_mul(u64::try_from(cpu::online(machine).len()).unwrap_or(1));
     let both = before.0.zip(after.0);
     let since = |of: fn(&Stat) -> u64| both.map(|(before, after)| of(&after).saturating_sub(of(&before)));
@@ -101,7 +91,7 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
         span_ns,
         events: round.events,
         lost: round.lost,
-        untraced,
+        untraced: round.untraced,
         tasks,
     }
 }

@@ -4,33 +4,38 @@ use super::Class;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A device of a PC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Device {
-    Hpet,
-    Pit,
-    Rtc,
-    AcpiTimer,
-    /// The deadline register of the local APIC's timer.
-    LocalTimer,
-    Apic,
-    /// Synthetic timers of Hyper-V.
-    SyntheticTimer,
-    /// Other registers of Hyper-V: the time, the end of an interrupt, ...
-    HyperV,
-    Pic,
-    Serial,
-    Keyboard,
-    Vga,
-    Ide,
-    PciConfig,
-    /// Another port.
-    Port,
-    /// Memory of a device: a virtio device, a PCI device.
-    Memory,
-    /// What a display that is open shows.
-    Display,
+dwell_policy::named! {
+    /// A device of a PC.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Device {
+        Hpet = "HPET",
+        Pit = "PIT",
+        Rtc = "RTC",
+        AcpiTimer = "ACPI PM timer",
+        /// The deadline register of the local APIC's timer.
+        LocalTimer = "deadline of the local APIC timer",
+        Apic = "APIC",
+        /// Synthetic timers of Hyper-V.
+        SyntheticTimer = "Hyper-V synthetic timer",
+        /// Other registers of Hyper-V: the time, the end of an interrupt, ...
+        HyperV = "another register of Hyper-V",
+        Pic = "PIC",
+        Serial = "serial port",
+        Keyboard = "keyboard controller",
+        Vga = "VGA",
+        Ide = "IDE",
+        PciConfig = "PCI configuration",
+        /// Another port.
+        Port = "another port",
+        /// Memory of a device: a virtio device, a PCI device.
+        Memory = "memory of a device",
+        /// What a display that is open shows.
+        Display = "display",
+    }
+
+    /// As tables have it.
+    pub fn name
 }
 
 impl Device {
@@ -68,29 +73,6 @@ impl Device {
             0xfee0_0000..=0xfeef_ffff | 0xfec0_0000..=0xfec0_0fff => Device::Apic,
             0xa_0000..=0xb_ffff => Device::Vga,
             _ => Device::Memory,
-        }
-    }
-
-    /// As tables have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Device::Hpet => "HPET",
-            Device::Pit => "PIT",
-            Device::Rtc => "RTC",
-            Device::AcpiTimer => "ACPI PM timer",
-            Device::LocalTimer => "deadline of the local APIC timer",
-            Device::SyntheticTimer => "Hyper-V synthetic timer",
-            Device::HyperV => "another register of Hyper-V",
-            Device::Apic => "APIC",
-            Device::Pic => "PIC",
-            Device::Serial => "serial port",
-            Device::Keyboard => "keyboard controller",
-            Device::Vga => "VGA",
-            Device::Ide => "IDE",
-            Device::PciConfig => "PCI configuration",
-            Device::Port => "another port",
-            Device::Memory => "memory of a device",
-            Device::Display => "display",
         }
     }
 }

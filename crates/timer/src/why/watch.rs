@@ -90,39 +90,18 @@ const EVENTFD: &str = "eventfd";
 /// And a connection: what is ready to take more has a client that waits.
 pub(super) const SOCKET: &str = "socket";
 /// System calls that give something to their first argument.
-const WRITES: [i64; 4] = [libc_number::WRITE, libc_number::WRITEV, libc_number::SENDTO, libc_number::SENDMSG];
+const WRITES: [i64; 4] = [libc::SYS_write, libc::SYS_writev, libc::SYS_sendto, libc::SYS_sendmsg];
 /// System calls that take something from their first argument.
-const READS: [i64; 6] = [
-    libc_number::READ,
-    libc_number::READV,
-    libc_number::RECVFROM,
-    libc_number::RECVMSG,
-    libc_number::ACCEPT,
-    libc_number::ACCEPT4,
+const READS: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    // s390x has accept4 alone.
+    #[cfg(not(target_arch = "s390x"))]
+    libc::SYS_accept,
+    libc::SYS_accept4,
 ];
-
-/// Numbers of system calls on this architecture.
-mod libc_number {
-    macro_rules! numbers {
-        ($($name:ident $x86:literal $generic:literal;)*) => {
-            $(pub(super) const $name: i64 = if cfg!(target_arch = "x86_64") { $x86 } else { $generic };)*
-        };
-    }
-    numbers! {
-        READ 0 63;
-        WRITE 1 64;
-        READV 19 65;
-        WRITEV 20 66;
-        SENDTO 44 206;
-        SENDMSG 46 211;
-        RECVFROM 45 207;
-        RECVMSG 47 212;
-        ACCEPT 43 202;
-        ACCEPT4 288 242;
-        IOCTL 16 29;
-        FUTEX 202 98;
-    }
-}
 
 impl Watch {
     /// Watches these threads; `reasons` are the names of VM exits.
@@ -236,15 +215,15 @@ impl Watch {
 
     fn called(&mut self, place: usize, at: u64, number: i64, arguments: [u64; 2]) {
         let thread = &mut self.threads[place];
-        if number == libc_number::IOCTL && arguments[1] == KVM_RUN {
+        if number == libc::SYS_ioctl && arguments[1] == KVM_RUN {
             let thread = thread.as_vcpu(None);
             return thread.ledger.enter(at, thread.vcpu.run());
         }
         thread.event_loop.returned_ns = None;
         // The timer that refreshes a display has no event. Its work is known by what it calls.
         let unknown = Cause::Timeout { device: None };
-        let reads_screen = number == libc_number::IOCTL && DIRTY_LOG.contains(&arguments[1]);
-        let wakes = number == libc_number::FUTEX && arguments[1] & FUTEX_COMMAND == FUTEX_WAKE;
+        let reads_screen = number == libc::SYS_ioctl && DIRTY_LOG.contains(&arguments[1]);
+        let wakes = number == libc::SYS_futex && arguments[1] & FUTEX_COMMAND == FUTEX_WAKE;
         if (reads_screen || wakes && self.has_display) && *thread.ledger.state() == unknown {
             thread.now_known(at, &unknown, &Cause::Timeout { device: Some(Device::Display) });
         }
@@ -267,7 +246,7 @@ impl Watch {
             thread.now_known(at, &unread, &ready);
             thread.event_loop.has_read = true;
         }
-        if let Some(descriptor) = descriptor.filter(|_| number == libc_number::WRITE) {
+        if let Some(descriptor) = descriptor.filter(|_| number == libc::SYS_write) {
             let work = self.threads[place].ledger.state().clone();
             self.writers.insert(descriptor, (place, work));
         }
@@ -415,12 +394,7 @@ impl Watched {
             _ => Cause::Whole,
         };
         self.ledger.enter(at, work.clone());
-        self.event_loop = EventLoop {
-            returned_ns: Some(at),
-            woken_ns: at,
-            work: Some(work),
-            at_once: false,
-            has_read: false,
-        };
+        self.event_loop =
+            EventLoop { returned_ns: Some(at), woken_ns: at, work: Some(work), ..EventLoop::default() };
     }
 }

@@ -14,12 +14,11 @@
 //!
 //! What does not fit is an error with its line and column; nothing is guessed and nothing is left out.
 
-use super::{ImportSummary, Input, InputError, excerpt};
+use super::{ImportSummary, Input, InputError, Place, excerpt};
 use crate::write::OverlapCheck;
+use ::csv::ByteRecord;
 use dwell_policy::Layer;
-use dwell_recording::{COLUMNS, Columns};
-use dwell_recording::{Episode, WakeCause};
-use dwell_recording::{WriteError, Writer};
+use dwell_recording::{COLUMNS, Column, Columns, Episode, WakeCause, WriteError, Writer};
 use std::io::Write;
 
 /// Why a table could not be imported.
@@ -42,35 +41,18 @@ pub enum CsvError {
     #[error("{name}: no episodes: there is nothing after the column names")]
     NoEpisodes { name: String },
     /// The first line names a column that does not exist.
-    #[error("{name}: line {line}: unknown column `{column}`; known: {}", known_columns())]
-    UnknownColumn {
-        name: String,
-        /// From 1.
-        line: u64,
-        column: String,
-    },
+    #[error("{place}: unknown column `{column}`; known: {}", known_columns())]
+    UnknownColumn { place: Place, column: String },
     /// The first line names a column twice.
-    #[error("{name}: line {line}: column `{column}` is there twice")]
-    RepeatedColumn {
-        name: String,
-        /// From 1.
-        line: u64,
-        column: String,
-    },
+    #[error("{place}: column `{column}` is there twice")]
+    RepeatedColumn { place: Place, column: String },
     /// The first line lacks a column.
-    #[error("{name}: line {line}: no column `{column}`; `start_ns` and `idle_ns` must be there")]
-    MissingColumn {
-        name: String,
-        /// From 1.
-        line: u64,
-        column: &'static str,
-    },
+    #[error("{place}: no column `{column}`; `start_ns` and `idle_ns` must be there")]
+    MissingColumn { place: Place, column: &'static str },
     /// A line has too few or too many fields.
-    #[error("{name}: line {line} has {found} fields, the first has {wanted}: `{text}`")]
+    #[error("{place} has {found} fields, the first has {wanted}: `{text}`")]
     FieldCount {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         /// Fields in this line.
         found: usize,
         /// Fields in the first.
@@ -79,20 +61,16 @@ pub enum CsvError {
         text: String,
     },
     /// A quoted field does not end in its line.
-    #[error("{name}: line {line}: a quoted field does not end: `{text}`")]
+    #[error("{place}: a quoted field does not end: `{text}`")]
     Quote {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         /// The line, or its beginning.
         text: String,
     },
     /// A field is not what its column holds.
-    #[error("{name}: line {line}, column `{column}`: `{text}` {what}")]
+    #[error("{place}, column `{column}`: `{text}` {what}")]
     Field {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         column: &'static str,
         /// The field, or its beginning.
         text: String,
@@ -132,28 +110,27 @@ pub fn import<W: Write + Send>(
 ) -> Result<ImportSummary, CsvError> {
     let mut summary = ImportSummary::default();
     let header = Header::read(&mut input)?;
-    let name = input.name().to_owned();
+    let mut place = input.place();
     let mut fields = Fields::with(header.separator);
     let mut overlaps = OverlapCheck::default();
     loop {
-        let number = input.line() + 1;
+        place.line = input.line() + 1;
         let Some(line) = input.next_line()? else { break };
         if line.is_empty() {
             summary.other_lines += 1;
             continue;
         }
-        let place = Place { name: &name, line: number };
         fields.split(line, &place)?;
-        if fields.len() != header.columns.len() {
-            let (found, wanted) = (fields.len(), header.columns.len());
-            return Err(CsvError::FieldCount { name, line: number, found, wanted, text: excerpt(line) });
+        let (found, wanted) = (fields.record.len(), header.columns.len());
+        if found != wanted {
+            return Err(CsvError::FieldCount { place, found, wanted, text: excerpt(line) });
         }
         push(&header, &fields, options, &place, writer, &mut overlaps)?;
         summary.episodes += 1;
     }
     summary.lines = input.line();
     if summary.episodes == 0 {
-        return Err(CsvError::NoEpisodes { name });
+        return Err(CsvError::NoEpisodes { name: place.name });
     }
     let metadata = writer.metadata_mut();
     summary.set_overlaps(overlaps.overlaps(), metadata);
@@ -168,27 +145,26 @@ fn push<W: Write + Send>(
     header: &Header,
     fields: &Fields,
     options: &CsvOptions,
-    place: &Place<'_>,
+    place: &Place,
     writer: &mut Writer<W>,
     overlaps: &mut OverlapCheck,
 ) -> Result<(), CsvError> {
     let mut episode = Episode::new(&options.idler, 0, 0);
     let mut handlers: Vec<&str> = Vec::new();
     let mut ready = None;
-    for (index, column) in header.columns.iter().enumerate() {
+    for (column, text) in header.columns.iter().zip(&fields.record) {
         let Some(column) = *column else { continue };
-        let field =
-            Field { column: COLUMNS.get(column).map_or("", |c| c.name), text: fields.get(index), place };
-        match COLUMNS.get(column).map(|column| column.set) {
-            Some(Columns::START_NS) => episode.start_ns = field.required()?,
-            Some(Columns::IDLE_NS) => episode.idle_ns = field.required()?,
-            Some(Columns::WINDOW_NS) => episode.window_ns = field.number()?,
-            Some(Columns::WAKE_LATENCY_NS) => episode.wake_latency_ns = field.number()?,
-            Some(Columns::ALONE_NS) => episode.alone_ns = field.number()?,
-            Some(Columns::HALTED) => episode.halted = field.flag()?,
-            Some(Columns::WAKE) => episode.wake = field.wake()?,
-            Some(Columns::IDLER) => episode.idler = field.string()?.unwrap_or(&options.idler),
-            Some(Columns::READY) => ready = field.string()?,
+        let field = Field { column: column.name, text, place };
+        match column.set {
+            Columns::START_NS => episode.start_ns = field.required()?,
+            Columns::IDLE_NS => episode.idle_ns = field.required()?,
+            Columns::WINDOW_NS => episode.window_ns = field.number()?,
+            Columns::WAKE_LATENCY_NS => episode.wake_latency_ns = field.number()?,
+            Columns::ALONE_NS => episode.alone_ns = field.number()?,
+            Columns::HALTED => episode.halted = field.flag()?,
+            Columns::WAKE => episode.wake = field.wake()?,
+            Columns::IDLER => episode.idler = field.string()?.unwrap_or(&options.idler),
+            Columns::READY => ready = field.string()?,
             _ => {}
         }
     }
@@ -207,16 +183,9 @@ fn push<W: Write + Send>(
     Ok(())
 }
 
-/// Where in the text something is.
-struct Place<'a> {
-    name: &'a str,
-    line: u64,
-}
-
-impl Place<'_> {
+impl Place {
     fn field(&self, column: &'static str, text: &[u8], what: impl Into<String>) -> CsvError {
-        let (name, line) = (self.name.to_owned(), self.line);
-        CsvError::Field { name, line, column, text: excerpt(text), what: what.into() }
+        CsvError::Field { place: self.clone(), column, text: excerpt(text), what: what.into() }
     }
 
     fn write_error(&self, error: WriteError) -> CsvError {
@@ -234,9 +203,9 @@ impl Place<'_> {
     }
 }
 
-/// The columns of a table, as indices into [`COLUMNS`]; `None`: an index without a name.
+/// The columns of a table; `None`: an index without a name.
 struct Header {
-    columns: Vec<Option<usize>>,
+    columns: Vec<Option<&'static Column>>,
     separator: u8,
 }
 
@@ -245,118 +214,95 @@ const BANNER: usize = 16;
 
 impl Header {
     fn read(input: &mut Input<'_>) -> Result<Header, CsvError> {
-        let name = input.name().to_owned();
+        let mut place = input.place();
         // The first line, if none names the columns.
-        let mut first: Option<(u64, Vec<u8>)> = None;
+        let mut first: Option<(Place, Vec<u8>)> = None;
         for _ in 0..BANNER {
-            let number = input.line() + 1;
+            place.line = input.line() + 1;
             let Some(line) = input.next_line()? else { break };
             if line.is_empty() {
                 continue;
             }
             for separator in [b',', b';', b'\t'] {
                 let mut fields = Fields::with(separator);
-                let place = Place { name: &name, line: number };
-                let named = |fields: &Fields, wanted: &[u8]| {
-                    (0..fields.len()).any(|index| fields.get(index) == wanted)
-                };
+                let named =
+                    |fields: &Fields, wanted: &[u8]| fields.record.iter().any(|field| field == wanted);
                 if fields.split(line, &place).is_ok()
                     && named(&fields, b"start_ns")
                     && named(&fields, b"idle_ns")
                 {
-                    return Header::of(&fields, separator, (&name, number));
+                    return Header::of(&fields, &place);
                 }
             }
-            first.get_or_insert_with(|| (number, line.to_vec()));
+            first.get_or_insert_with(|| (place.clone(), line.to_vec()));
         }
-        let Some((line, text)) = first else { return Err(CsvError::Empty { name }) };
+        let Some((place, text)) = first else { return Err(CsvError::Empty { name: place.name }) };
         let mut fields = Fields::with(b',');
-        fields.split(&text, &Place { name: &name, line })?;
-        Header::of(&fields, b',', (&name, line))
+        fields.split(&text, &place)?;
+        Header::of(&fields, &place)
     }
 
-    fn of(fields: &Fields, separator: u8, (name, line): (&str, u64)) -> Result<Header, CsvError> {
+    fn of(fields: &Fields, place: &Place) -> Result<Header, CsvError> {
         let mut columns = Vec::new();
-        for index in 0..fields.len() {
-            let (name, text) = (name.to_owned(), fields.get(index));
-            if index == 0 && fields.len() > 1 && (text.is_empty() || text == b"Unnamed: 0") {
+        for (index, text) in fields.record.iter().enumerate() {
+            if index == 0 && fields.record.len() > 1 && (text.is_empty() || text == b"Unnamed: 0") {
                 columns.push(None);
                 continue;
             }
-            let Some(column) = COLUMNS.iter().position(|column| column.name.as_bytes() == text) else {
-                return Err(CsvError::UnknownColumn { name, line, column: excerpt(text) });
+            let (place, name) = (place.clone(), excerpt(text));
+            let Some(column) = COLUMNS.iter().find(|column| column.name.as_bytes() == text) else {
+                return Err(CsvError::UnknownColumn { place, column: name });
             };
-            if columns.contains(&Some(column)) {
-                return Err(CsvError::RepeatedColumn { name, line, column: excerpt(text) });
+            if has(&columns, column.set) {
+                return Err(CsvError::RepeatedColumn { place, column: name });
             }
             columns.push(Some(column));
         }
-        for (index, column) in COLUMNS.iter().enumerate() {
-            let must = column.set == Columns::START_NS || column.set == Columns::IDLE_NS;
-            if must && !columns.contains(&Some(index)) {
-                return Err(CsvError::MissingColumn { name: name.to_owned(), line, column: column.name });
-            }
+        let required = |column: &&Column| [Columns::START_NS, Columns::IDLE_NS].contains(&column.set);
+        match COLUMNS.iter().filter(required).find(|column| !has(&columns, column.set)) {
+            Some(column) => Err(CsvError::MissingColumn { place: place.clone(), column: column.name }),
+            None => Ok(Header { columns, separator: fields.separator }),
         }
-        Ok(Header { columns, separator })
     }
+}
+
+fn has(columns: &[Option<&Column>], set: Columns) -> bool {
+    columns.iter().flatten().any(|column| column.set == set)
 }
 
 /// The fields of one line, without quotes and the blanks around them.
 struct Fields {
     separator: u8,
-    text: Vec<u8>,
-    ends: Vec<usize>,
-    record: ::csv::ByteRecord,
+    record: ByteRecord,
+    /// As they are in a line with quotes.
+    quoted: ByteRecord,
 }
 
 impl Fields {
     fn with(separator: u8) -> Fields {
-        Fields { separator, text: vec![], ends: vec![], record: ::csv::ByteRecord::new() }
+        Fields { separator, record: ByteRecord::new(), quoted: ByteRecord::new() }
     }
 
-    fn split(&mut self, line: &[u8], place: &Place<'_>) -> Result<(), CsvError> {
-        self.text.clear();
-        self.ends.clear();
-        let separator = self.separator;
+    fn split(&mut self, line: &[u8], place: &Place) -> Result<(), CsvError> {
+        let Fields { separator, record, quoted } = self;
+        record.clear();
         if !line.contains(&b'"') {
-            for field in line.split(|&byte| byte == separator) {
-                self.add(field);
-            }
+            line.split(|byte| byte == separator).for_each(|field| record.push_field(field.trim_ascii()));
             return Ok(());
         }
-        let unclosed =
-            || CsvError::Quote { name: place.name.to_owned(), line: place.line, text: excerpt(line) };
+        let unclosed = || CsvError::Quote { place: place.clone(), text: excerpt(line) };
         // Every quote opens, closes, or is doubled: an odd number leaves one open.
         if !line.iter().filter(|&&byte| byte == b'"').count().is_multiple_of(2) {
             return Err(unclosed());
         }
         let mut reader = ::csv::ReaderBuilder::new()
-            .delimiter(separator)
+            .delimiter(*separator)
             .has_headers(false)
             .flexible(true)
             .from_reader(line);
-        let mut record = std::mem::take(&mut self.record);
-        let read = reader.read_byte_record(&mut record);
-        for field in &record {
-            self.add(field);
-        }
-        self.record = record;
+        let read = reader.read_byte_record(quoted);
+        quoted.iter().for_each(|field| record.push_field(field.trim_ascii()));
         if read.is_ok_and(|any| any) { Ok(()) } else { Err(unclosed()) }
-    }
-
-    fn add(&mut self, field: &[u8]) {
-        self.text.extend_from_slice(field.trim_ascii());
-        self.ends.push(self.text.len());
-    }
-
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn get(&self, index: usize) -> &[u8] {
-        let begin = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        let end = self.ends.get(index).copied().unwrap_or(begin);
-        self.text.get(begin..end).unwrap_or_default()
     }
 }
 
@@ -364,7 +310,7 @@ impl Fields {
 struct Field<'a> {
     column: &'static str,
     text: &'a [u8],
-    place: &'a Place<'a>,
+    place: &'a Place,
 }
 
 impl<'a> Field<'a> {

@@ -2,6 +2,7 @@
 
 use dwell_recording::{FOREIGN, regular};
 use flate2::bufread::MultiGzDecoder;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
@@ -15,6 +16,21 @@ const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const MAGIC: usize = 10;
 const START: usize = 4096;
 const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// A line of a text; errors begin with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What errors call the text.
+    pub name: String,
+    /// From 1.
+    pub line: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: line {}", self.name, self.line)
+    }
+}
 
 /// Why the text could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +53,8 @@ pub enum InputError {
     #[error("{name}: is {}; make a text with `{} > FILE.txt`, or give --convert", kind.words(), kind.command(name).join(" "))]
     Binary { name: String, kind: Binary },
     /// No text has such lines.
-    #[error("{name}: line {line} has more than {LONGEST_LINE} bytes: this is not the text it should be")]
-    LineTooLong {
-        name: String,
-        /// From 1.
-        line: u64,
-    },
+    #[error("{0} has more than {LONGEST_LINE} bytes: this is not the text it should be")]
+    LineTooLong(Place),
 }
 
 /// A file of events that is no text.
@@ -94,8 +106,8 @@ impl Binary {
 pub struct Input<'a> {
     name: String,
     text: Box<dyn BufRead + 'a>,
-    /// With what it is compressed.
-    compressed: Option<&'static str>,
+    /// What may be the reason why it cannot be read, as errors have it.
+    hint: &'static str,
     line: u64,
     buffer: Vec<u8>,
 }
@@ -117,16 +129,19 @@ impl<'a> Input<'a> {
         let failed = |source| InputError::Read { name: name.to_owned(), line: 0, hint: "", source };
         let (start, raw) = peek::<MAGIC>(BufReader::with_capacity(1 << 16, source)).map_err(failed)?;
         let buffered = |reader: Box<dyn Read + 'a>| Box::new(BufReader::with_capacity(1 << 16, reader));
-        let (text, compressed): (Box<dyn BufRead + 'a>, _) = if start.starts_with(GZIP_MAGIC) {
-            (buffered(Box::new(MultiGzDecoder::new(raw))), Some("gzip"))
+        let (text, hint): (Box<dyn BufRead + 'a>, _) = if start.starts_with(GZIP_MAGIC) {
+            (buffered(Box::new(MultiGzDecoder::new(raw))), "; the gzip data is cut off or damaged")
         } else if start.starts_with(XZ_MAGIC) {
-            (buffered(Box::new(lzma_rust2::XzReader::new(raw, true))), Some("xz"))
+            (buffered(Box::new(lzma_rust2::XzReader::new(raw, true))), "; the xz data is cut off or damaged")
         } else if start.starts_with(ZSTD_MAGIC) {
-            (buffered(Box::new(zstd::Decoder::with_buffer(raw).map_err(failed)?)), Some("zstd"))
+            (
+                buffered(Box::new(zstd::Decoder::with_buffer(raw).map_err(failed)?)),
+                "; the zstd data is cut off or damaged",
+            )
         } else {
-            (Box::new(raw), None)
+            (Box::new(raw), "")
         };
-        let mut input = Input { name: name.to_owned(), text, compressed, line: 0, buffer: Vec::new() };
+        let mut input = Input { name: name.to_owned(), text, hint, line: 0, buffer: Vec::new() };
         let (start, text) = peek::<START>(std::mem::replace(&mut input.text, Box::new(io::empty())))
             .map_err(|source| input.failed(source))?;
         input.text = Box::new(text);
@@ -149,6 +164,11 @@ impl<'a> Input<'a> {
         self.line
     }
 
+    /// The last line read.
+    pub(crate) fn place(&self) -> Place {
+        Place { name: self.name.clone(), line: self.line }
+    }
+
     /// The next line without its end, be that LF or CRLF; `None` after the last.
     pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, InputError> {
         self.buffer.clear();
@@ -159,7 +179,7 @@ impl<'a> Input<'a> {
             Ok(_) => self.line += 1,
         }
         if self.buffer.len() as u64 > LONGEST_LINE {
-            return Err(InputError::LineTooLong { name: self.name.clone(), line: self.line });
+            return Err(InputError::LineTooLong(self.place()));
         }
         let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
@@ -178,13 +198,7 @@ impl<'a> Input<'a> {
     }
 
     fn failed(&self, source: io::Error) -> InputError {
-        let hint = match self.compressed {
-            Some("gzip") => "; the gzip data is cut off or damaged",
-            Some("xz") => "; the xz data is cut off or damaged",
-            Some(_) => "; the zstd data is cut off or damaged",
-            None => "",
-        };
-        InputError::Read { name: self.name.clone(), line: self.line, hint, source }
+        InputError::Read { name: self.name.clone(), line: self.line, hint: self.hint, source }
     }
 }
 

@@ -19,7 +19,7 @@ pub mod qemu;
 
 mod recognise;
 
-pub use input::{Binary, Input, InputError};
+pub use input::{Binary, Input, InputError, Place};
 pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};
@@ -85,6 +85,16 @@ impl ImportSummary {
             );
             self.note(metadata, note);
         }
+    }
+
+    /// Puts what the text was and had into the metadata.
+    fn fill<O>(&mut self, tool: String, span: EventSpan, metadata: &mut Metadata<O>) {
+        self.lost.incomplete_episodes = self.incomplete_episodes;
+        metadata.source.tool = tool;
+        metadata.source.events = self.used.keys().cloned().collect();
+        metadata.recorded = span.0;
+        metadata.lost = self.lost.clone();
+        self.note_incomplete(metadata);
     }
 
     fn use_event(&mut self, name: &str) {

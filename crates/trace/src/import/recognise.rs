@@ -20,66 +20,42 @@ pub enum Format {
     Foreign(Foreign),
 }
 
-/// A text of another kind, which people have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
-    Strace,
-    /// Of bpftrace: its first line, or maps that it prints.
-    Bpftrace,
-    /// The counters that `virsh domstats` prints.
-    Domstats,
-    /// The table of `perf kvm stat report`.
-    KvmStat,
-    /// Of LTTng: the kernel's events, as babeltrace prints them.
-    Lttng,
-    /// JSON, such as `perf data convert --to-json` and trace viewers have.
-    Json,
-    /// A page of systrace (HTML).
-    Page,
-    /// No text.
-    Bytes,
-    /// A text, of which no line is known.
-    Unknown,
-}
-
-impl Foreign {
-    /// What it is and what to do, after the name of the file and a colon.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Foreign::Strace => {
-                "is of strace, which slows what it traces; record the same calls with `dwell record thread --pid PID`, or \
-                 `perf record -e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'`"
-            }
-            Foreign::Bpftrace => {
-                "is of bpftrace, whose output is what its program prints; print `start_ns,idle_ns` for each episode and \
-                 import that with `dwell import`, or record with `dwell record`"
-            }
-            Foreign::Domstats => {
-                "has counters of `virsh domstats`, no episodes; `dwell bound FIRST SECOND` compares two of these"
-            }
-            Foreign::KvmStat => {
-                "is a table of `perf kvm stat report`, which has no episodes; import the trace that it was made of, with \
-                 `perf script --ns --header -i perf.data.guest`"
-            }
-            Foreign::Lttng => {
-                "is of LTTng, of which only QEMU's own events are read; record the kernel's with `dwell record`, \
-                 `trace-cmd record` or `perf record`"
-            }
-            Foreign::Json => {
-                "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or of \
-                 a trace of Perfetto with `traceconv systrace FILE`"
-            }
-            Foreign::Page => {
-                "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
-                 '/trace-data/,/<\\/script>/p' FILE | dwell import -`"
-            }
-            Foreign::Bytes => "is no text, nor a perf.data, trace.dat or Perfetto trace",
-            Foreign::Unknown => {
-                "has no line of `perf script`, `trace-cmd report`, ftrace or QEMU's trace, nor a first line that names the \
-                 columns start_ns and idle_ns; `dwell import --help` lists what can be imported"
-            }
-        }
+dwell_policy::named! {
+    /// A text of another kind, which people have.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Foreign {
+        Strace =
+            "is of strace, which slows what it traces; record the same calls with `dwell record thread --pid PID`, or \
+            `perf record -e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'`",
+        /// Of bpftrace: its first line, or maps that it prints.
+        Bpftrace =
+            "is of bpftrace, whose output is what its program prints; print `start_ns,idle_ns` for each episode and \
+            import that with `dwell import`, or record with `dwell record`",
+        /// The counters that `virsh domstats` prints.
+        Domstats = "has counters of `virsh domstats`, no episodes; `dwell bound FIRST SECOND` compares two of these",
+        /// The table of `perf kvm stat report`.
+        KvmStat =
+            "is a table of `perf kvm stat report`, which has no episodes; import the trace that it was made of, with \
+            `perf script --ns --header -i perf.data.guest`",
+        /// Of LTTng: the kernel's events, as babeltrace prints them.
+        Lttng = "is of LTTng, of which only QEMU's own events are read; record the kernel's with `dwell record`, \
+            `trace-cmd record` or `perf record`",
+        /// JSON, such as `perf data convert --to-json` and trace viewers have.
+        Json = "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or of \
+            a trace of Perfetto with `traceconv systrace FILE`",
+        /// A page of systrace (HTML).
+        Page = "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
+            '/trace-data/,/<\\/script>/p' FILE | dwell import -`",
+        /// No text.
+        Bytes = "is no text, nor a perf.data, trace.dat or Perfetto trace",
+        /// A text, of which no line is known.
+        Unknown =
+            "has no line of `perf script`, `trace-cmd report`, ftrace or QEMU's trace, nor a first line that names the \
+            columns start_ns and idle_ns; `dwell import --help` lists what can be imported",
     }
+
+    /// What it is and what to do, after the name of the file and a colon.
+    pub fn words
 }
 
 /// Decides by the first lines; they are read again afterwards.

@@ -7,7 +7,6 @@ use dwell_recording::{
     Chunk, Columns, IdleIncludes, Layer, Metadata, Packing, Reader, Segment, Segments, Writer,
 };
 use dwell_testing::perf_text::PerfText;
-use dwell_trace::causes;
 use dwell_trace::contention::Contention;
 use dwell_trace::event::{Event, EventKind, Interrupt, SystemCall, Timeout};
 use dwell_trace::guest::{GuestPairing, GuestSource};
@@ -16,8 +15,6 @@ use dwell_trace::import::Input;
 use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::pairing::{Names, Pairing};
 use dwell_trace::thread::ThreadPairing;
-use dwell_trace::thread_causes;
-use dwell_trace::vcpu_causes;
 use dwell_trace::write::EpisodeWriter;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -80,24 +77,21 @@ fn pairing(
     kernel: Option<&str>,
     [contention, causes]: [bool; 2],
 ) -> Box<dyn Pairing> {
-    let threads = ThreadPairing::new(None, Box::new(ByNumber));
-    match (layer, causes) {
-        (Layer::Host, _) => {
+    match layer {
+        Layer::Host => {
             let revision = kernel.and_then(Version::parse).and_then(|version| Revision::of(version).ok());
             let host = HostPairing::new(revision, None, Box::new(ByNumber));
             let host = if contention { host.with_contention(Contention::new(None)) } else { host };
-            match causes {
-                true => Box::new(vcpu_causes::with_causes(host)),
-                false => Box::new(host),
-            }
+            Box::new(if causes { host.with_segments() } else { host })
         }
-        (Layer::Guest, false) => Box::new(GuestPairing::new(source, vec![])),
-        (Layer::Guest, true) => {
+        Layer::Guest => {
             let guest = GuestPairing::new(source, vec![]);
-            Box::new(causes::with_causes(guest, source, Box::new(ByNumber)))
+            Box::new(if causes { guest.with_segments(Box::new(ByNumber)) } else { guest })
         }
-        (_, true) => Box::new(thread_causes::with_causes(threads)),
-        (_, false) => Box::new(threads),
+        _ => {
+            let threads = ThreadPairing::new(None, Box::new(ByNumber));
+            Box::new(if causes { threads.with_segments() } else { threads })
+        }
     }
 }
 

@@ -56,8 +56,8 @@ pub(super) fn recorders(page: &mut Page, recorders: &[Recorder]) {
         page.text.push_str(&format!("  {:<LABEL$} {painted}{after}", format!("dwell {}", recorder.name)));
         // That of a copy is the same for all.
         for obstacle in recorder.obstacles.iter().filter(|_| recorder.verdict != Support::NotKnown) {
-            page.line("", &obstacle.what());
-            page.line("", &format!("-> {}", obstacle.remedy()));
+            page.line("", &obstacle.what);
+            page.line("", &format!("-> {}", obstacle.remedy));
         }
     }
 }

@@ -5,7 +5,7 @@ use super::line::{Dialect, Line, TextEvent, text};
 use super::names::TaskNames;
 use super::{PerfError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
-use crate::import::{EventSpan, ImportSummary, Input, excerpt};
+use crate::import::{EventSpan, ImportSummary, Input, Place, excerpt};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
 use dwell_policy::arch::Arch;
@@ -59,9 +59,10 @@ pub trait EventSink {
 }
 
 /// The reader of a text: names of tasks, header, losses, and the events of use in order of time.
-pub struct EventReader<'a> {
+#[derive(Default)]
+pub struct EventReader {
     name: String,
-    options: &'a PerfOptions,
+    skip_unparsable: bool,
     names: TaskNames,
     header: Header,
     merge: Merge,
@@ -98,22 +99,11 @@ impl Order {
     }
 }
 
-impl<'a> EventReader<'a> {
+impl EventReader {
     /// For a text that errors call by `name`.
-    pub fn new(name: &str, options: &'a PerfOptions, arch: Option<Arch>) -> EventReader<'a> {
-        EventReader {
-            name: name.to_owned(),
-            options,
-            names: TaskNames::default(),
-            header: Header::default(),
-            merge: Merge::new(),
-            newest_ns: 0,
-            order: Order::default(),
-            arch,
-            dialects: BTreeSet::new(),
-            span: EventSpan::default(),
-            summary: ImportSummary::default(),
-        }
+    pub fn new(name: &str, options: &PerfOptions, arch: Option<Arch>) -> EventReader {
+        let skip_unparsable = options.skip_unparsable;
+        EventReader { name: name.to_owned(), skip_unparsable, arch, ..EventReader::default() }
     }
 
     /// The names of tasks as far as the text is read; shared.
@@ -160,9 +150,8 @@ impl<'a> EventReader<'a> {
             }
         }
         self.summary.lines = input.line();
-        let Order { events, backwards, .. } = &self.order;
-        let (events, backwards) = (*events, *backwards);
         if self.order.has_no_times() {
+            let Order { events, backwards, .. } = self.order;
             return Err(PerfError::NoTimes { name: self.name.clone(), backwards, events });
         }
         sink.release(&mut self.merge, u64::MAX, &mut self.summary, input.line())
@@ -194,12 +183,10 @@ impl<'a> EventReader<'a> {
             None => return self.unparsable(tracepoint, line),
         };
         if event.cpu.is_none() && sink.needs_cpu(&kind) {
-            let (name, event) = (self.name.clone(), tracepoint.to_string());
-            return Err(PerfError::NoCpu { name, line: line.0, event });
+            return Err(PerfError::NoCpu { place: self.place(line.0), event: tracepoint.to_string() });
         }
         if event.lacks_thread() && sink.needs_thread(&kind) {
-            let (name, event) = (self.name.clone(), tracepoint.to_string());
-            return Err(PerfError::NoThread { name, line: line.0, event });
+            return Err(PerfError::NoThread { place: self.place(line.0), event: tracepoint.to_string() });
         }
         self.dialects.insert(event.dialect);
         self.summary.use_event(event.name);
@@ -216,12 +203,16 @@ impl<'a> EventReader<'a> {
 
     /// A line that should be this event is counted, or an error.
     fn unparsable(&mut self, event: TracepointKind, (line, text): (u64, &str)) -> Result<(), PerfError> {
-        if self.options.skip_unparsable {
+        if self.skip_unparsable {
             self.summary.unparsable += 1;
             return Ok(());
         }
-        let (name, event) = (self.name.clone(), event.to_string());
-        Err(PerfError::Unparsable { name, line, event, text: excerpt(text.trim().as_bytes()) })
+        let (place, text) = (self.place(line), excerpt(text.trim().as_bytes()));
+        Err(PerfError::Unparsable { place, event: event.to_string(), text })
+    }
+
+    fn place(&self, line: u64) -> Place {
+        Place { name: self.name.clone(), line }
     }
 
     fn push(&mut self, event: Event, line: u64, sink: &mut impl EventSink) -> Result<(), PerfError> {
@@ -242,17 +233,11 @@ impl<'a> EventReader<'a> {
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
     pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
         let EventReader { header, mut summary, span, dialects, .. } = self;
-        summary.lost.incomplete_episodes = summary.incomplete_episodes;
         header.fill(metadata);
         metadata.layer = layer;
-        let tools = dialects.into_iter().map(Dialect::name);
-        metadata.source.tool = tools.collect::<Vec<_>>().join(", ");
-        summary.format.clone_from(&metadata.source.tool);
-        summary.note_incomplete(metadata);
-        metadata.source.events = summary.used.keys().cloned().collect();
         metadata.resolution_ns = Some(summary.resolution_ns);
-        metadata.recorded = span.0;
-        metadata.lost = summary.lost.clone();
+        summary.format = dialects.into_iter().map(Dialect::name).collect::<Vec<_>>().join(", ");
+        summary.fill(summary.format.clone(), span, metadata);
         summary
     }
 }

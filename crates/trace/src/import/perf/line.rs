@@ -7,6 +7,7 @@
 //! | ftrace's `trace` and `trace_pipe` | `comm-tid (tgid) [cpu] flags time: event: text` |
 
 use crate::event::{Event, SystemCall, TracepointKind};
+use crate::import::number::digits;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -160,13 +161,9 @@ fn split_with<'a>(
 /// Seconds with decimals, in ns, and what the decimals resolve.
 fn time(word: &str) -> Option<(u64, u64)> {
     let (seconds, decimals) = word.split_once('.')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(seconds) || !digits(decimals) {
-        return None;
-    }
     let resolution = 10u64.pow(9u32.checked_sub(u32::try_from(decimals.len()).ok()?)?);
-    let part = decimals.parse::<u64>().ok()?.checked_mul(resolution)?;
-    let whole = seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
+    let part = digits::<u64>(decimals)?.checked_mul(resolution)?;
+    let whole = digits::<u64>(seconds)?.checked_mul(1_000_000_000)?;
     Some((whole.checked_add(part)?, resolution))
 }
 
@@ -225,7 +222,7 @@ fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
     let (comm, tid) = task.rsplit_once('-')?;
     let tid = match tid {
         "?" => Event::UNKNOWN_ID,
-        _ => tid.bytes().all(|b| b.is_ascii_digit()).then(|| tid.parse().ok())??,
+        _ => digits(tid)?,
     };
     // Of an instance of ftrace trace-cmd writes `instance:        comm-tid`.
     let comm = comm.split_once(":  ").map_or(comm, |(_, comm)| comm);

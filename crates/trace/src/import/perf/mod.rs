@@ -30,17 +30,16 @@ pub use line::{TextEvent, Time};
 
 pub(crate) use line::{Line, text};
 
-use super::{ImportSummary, Input, InputError};
-use crate::causes;
-use crate::contention::Contention;
+use super::{ImportSummary, Input, InputError, Place};
+use crate::contention::{self, Contention};
 use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource, polling_state};
 use crate::host::HostPairing;
 use crate::merge::Merge;
 use crate::pairing::{PairedEpisode, Pairing};
 use crate::thread::ThreadPairing;
-use crate::thread_causes;
 use crate::vcpu_causes;
+use crate::waking;
 use crate::write::EpisodeWriter;
 use dwell_policy::arch::Arch;
 use dwell_policy::version::Version;
@@ -61,13 +60,8 @@ pub enum PerfError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The episodes could not be written.
-    #[error("{name}: cannot write the episode that ends in line {line}")]
-    Write {
-        name: String,
-        /// From 1.
-        line: u64,
-        source: WriteError,
-    },
+    #[error("{}: cannot write the episode that ends in line {}", place.name, place.line)]
+    Write { place: Place, source: WriteError },
     /// The events of several layers are there.
     #[error(
         "{name}: has events of the layers {} ({first}) and {} ({second}); choose one with `--layer {}` or `--layer {}`",
@@ -82,31 +76,19 @@ pub enum PerfError {
         second: String,
     },
     /// A line is one of the events of use, but not as perf writes it.
-    #[error("{name}: line {line} names `{event}` but cannot be parsed: `{text}`")]
+    #[error("{place} names `{event}` but cannot be parsed: `{text}`")]
     Unparsable {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         event: String,
         /// The line, or its beginning.
         text: String,
     },
     /// A line lacks its CPU.
-    #[error("{name}: line {line} has no CPU, which `{event}` needs; use `perf script -F +cpu`")]
-    NoCpu {
-        name: String,
-        /// From 1.
-        line: u64,
-        event: String,
-    },
+    #[error("{place} has no CPU, which `{event}` needs; use `perf script -F +cpu`")]
+    NoCpu { place: Place, event: String },
     /// A line lacks its thread.
-    #[error("{name}: line {line} has no thread, which `{event}` needs; use `perf script -F +comm,+tid`")]
-    NoThread {
-        name: String,
-        /// From 1.
-        line: u64,
-        event: String,
-    },
+    #[error("{place} has no thread, which `{event}` needs; use `perf script -F +comm,+tid`")]
+    NoThread { place: Place, event: String },
     /// What should be times are none.
     #[error(
         "{name}: times go back in {backwards} of {events} events: these are no times but differences, as \
@@ -203,9 +185,9 @@ pub fn import<W: Write + Send>(
     options: &PerfOptions,
     writer: &mut Writer<W>,
 ) -> Result<ImportSummary, PerfError> {
-    let start = Start::of(&input.look_ahead(LOOK_AHEAD)?);
-    let kernel = writer.metadata_mut().kernel.clone().or_else(|| start.header.kernel.clone());
-    let known = options.arch.map(Some).or(start.header.arch).or(start.seen.arch.map(Some));
+    let (seen, header) = beginning(&input.look_ahead(LOOK_AHEAD)?);
+    let kernel = writer.metadata_mut().kernel.clone().or(header.kernel);
+    let known = options.arch.map(Some).or(header.arch).or(seen.arch.map(Some));
     let arch = known.unwrap_or(Arch::HERE);
     let mut reader = EventReader::new(input.name(), options, arch);
     let mut episodes = Episodes {
@@ -220,16 +202,9 @@ pub fn import<W: Write + Send>(
         episodes: EpisodeWriter::new(),
         writer,
     };
-    episodes.choose(&start.seen)?;
+    episodes.choose(&seen)?;
     reader.read(&mut input, &mut episodes)?;
     episodes.finish(reader)
-}
-
-/// What the beginning of a text contains.
-#[derive(Default)]
-struct Start {
-    seen: Seen,
-    header: Header,
 }
 
 /// The events of use, and on which CPUs they show idling.
@@ -262,23 +237,22 @@ impl Seen {
     }
 }
 
-impl Start {
-    fn of(bytes: &[u8]) -> Start {
-        let mut start = Start::default();
-        for line in bytes.split(|&byte| byte == b'\n') {
-            match Line::parse(&text(line)) {
-                Line::Event(event) => {
-                    start.seen.arch = start.seen.arch.or_else(|| arch_of(&event));
-                    if let Some(tracepoint) = event.tracepoint() {
-                        start.seen.add(tracepoint, &event);
-                    }
+/// What the beginning of a text contains.
+fn beginning(bytes: &[u8]) -> (Seen, Header) {
+    let (mut seen, mut header) = (Seen::default(), Header::default());
+    for line in bytes.split(|&byte| byte == b'\n') {
+        match Line::parse(&text(line)) {
+            Line::Event(event) => {
+                seen.arch = seen.arch.or_else(|| arch_of(&event));
+                if let Some(tracepoint) = event.tracepoint() {
+                    seen.add(tracepoint, &event);
                 }
-                Line::Comment(comment) => start.header.read(comment),
-                _ => {}
             }
+            Line::Comment(comment) => header.read(comment),
+            _ => {}
         }
-        start
     }
+    (seen, header)
 }
 
 /// The name that `uname -m` has for an architecture.
@@ -318,76 +292,32 @@ const fn layer_of(tracepoint: TracepointKind) -> Option<Layer> {
 /// Which events of a text make episodes, and how.
 struct Choice {
     layer: Layer,
-    used: Used,
+    /// Of two sources of the same thing, the one that is used.
+    used: Vec<TracepointKind>,
     pairing: Box<dyn Pairing>,
-}
-
-/// Of two sources of the same thing, the one that is used.
-#[derive(Clone, Copy)]
-struct Used {
-    source: GuestSource,
-    /// perf's own records of switches, for lack of `sched:sched_switch`.
-    own_switches: bool,
-    /// `raw_syscalls`, for lack of `syscalls`.
-    any_calls: bool,
-    /// The scheduler's events, for the time alone of vCPUs; only if all are there that show which tasks are runnable.
-    contention: bool,
-    /// The scheduler's events, for what woke the tasks of a guest.
-    causes: bool,
-    /// Interrupts and wakings, for what woke vCPUs or threads.
-    wakers: bool,
 }
 
 impl Choice {
     fn uses(&self, tracepoint: TracepointKind) -> bool {
-        let Used { source, own_switches, any_calls, contention, causes, wakers } = self.used;
-        match (self.layer, tracepoint) {
-            (Layer::Host, TracepointKind::VcpuWakeup | TracepointKind::HaltPoll | TracepointKind::Exit) => {
-                true
-            }
-            (
-                Layer::Host,
-                TracepointKind::Switch
-                | TracepointKind::Wakeup
-                | TracepointKind::WakeupNew
-                | TracepointKind::Migrate,
-            ) => contention,
-            (
-                Layer::Host,
-                TracepointKind::Waking
-                | TracepointKind::ApicAccept
-                | TracepointKind::TimerInterrupt
-                | TracepointKind::DeviceInterrupt,
-            ) => wakers,
-            (Layer::Guest, TracepointKind::Switch) => {
-                (source == GuestSource::Switch && !own_switches) || causes
-            }
-            (Layer::Guest, TracepointKind::ContextSwitch) => source == GuestSource::Switch && own_switches,
-            (
-                Layer::Guest,
-                TracepointKind::CpuIdle
-                | TracepointKind::GuestHaltPoll
-                | TracepointKind::DwellIdle
-                | TracepointKind::Reflect
-                | TracepointKind::Waking
-                | TracepointKind::TimerInterrupt
-                | TracepointKind::RescheduleInterrupt
-                | TracepointKind::CallInterrupt
-                | TracepointKind::IpiEntry
-                | TracepointKind::IpiRaise
-                | TracepointKind::IpiSend
-                | TracepointKind::DeviceInterrupt,
-            ) => true,
-            (Layer::Iothread, TracepointKind::Enter(_) | TracepointKind::Leave(_)) => !any_calls,
-            (Layer::Iothread, TracepointKind::AnyEnter | TracepointKind::AnyLeave) => any_calls,
-            (
-                Layer::Iothread,
-                TracepointKind::Waking | TracepointKind::TimerInterrupt | TracepointKind::DeviceInterrupt,
-            ) => wakers,
-            _ => false,
-        }
+        self.used.contains(&tracepoint)
     }
 }
+
+/// What shows how the CPUs of a guest idle, beside switches.
+const OF_GUEST: [TracepointKind; 12] = [
+    TracepointKind::CpuIdle,
+    TracepointKind::GuestHaltPoll,
+    TracepointKind::DwellIdle,
+    TracepointKind::Reflect,
+    TracepointKind::Waking,
+    TracepointKind::TimerInterrupt,
+    TracepointKind::RescheduleInterrupt,
+    TracepointKind::CallInterrupt,
+    TracepointKind::IpiEntry,
+    TracepointKind::IpiRaise,
+    TracepointKind::IpiSend,
+    TracepointKind::DeviceInterrupt,
+];
 
 /// The events of a text on their way to episodes.
 struct Episodes<'a, W: Write + Send> {
@@ -417,43 +347,57 @@ impl<W: Write + Send> Episodes<'_, W> {
                 None => layer,
             },
         };
-        let used = Used {
-            source: self.source(seen),
-            own_switches: seen.has(TracepointKind::ContextSwitch) && !seen.has(TracepointKind::Switch),
-            any_calls: !seen.tracepoints.iter().any(|kind| matches!(kind, TracepointKind::Enter(_))),
-            contention: [TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]
-                .into_iter()
-                .all(|kind| seen.has(kind)),
-            causes: [TracepointKind::Switch, TracepointKind::Waking].into_iter().all(|kind| seen.has(kind)),
-            wakers: seen.has(TracepointKind::Waking)
-                && (layer != Layer::Host || seen.has(TracepointKind::ApicAccept)),
-        };
+        let has_all = |kinds: &[TracepointKind]| kinds.iter().all(|kind| seen.has(*kind));
         let names = Box::new(self.names.clone());
+        let mut used = vec![];
         let pairing: Box<dyn Pairing> = match layer {
             Layer::Host => {
-                let host = HostPairing::new(self.revision(), None, names);
-                let host = if used.contention { host.with_contention(Contention::new(None)) } else { host };
-                match used.wakers {
-                    true => Box::new(vcpu_causes::with_causes(host)),
-                    false => Box::new(host),
+                used.extend([TracepointKind::VcpuWakeup, TracepointKind::HaltPoll, TracepointKind::Exit]);
+                let mut host = HostPairing::new(self.revision(), None, names);
+                // Only if all are there that show which tasks are runnable.
+                if has_all(&[TracepointKind::Switch, TracepointKind::Wakeup, TracepointKind::Migrate]) {
+                    used.extend(contention::TRACEPOINTS);
+                    host = host.with_contention(Contention::new(None));
                 }
+                if has_all(&vcpu_causes::TRACEPOINTS) {
+                    used.extend(vcpu_causes::TRACEPOINTS.into_iter().chain(waking::INTERRUPTS));
+                    host = host.with_segments();
+                }
+                Box::new(host)
             }
             Layer::Guest | Layer::Driver => {
+                let source = self.source(seen);
+                let causes = has_all(&[TracepointKind::Switch, TracepointKind::Waking]);
+                // perf's own records of switches, for lack of `sched:sched_switch`.
+                let own = seen.has(TracepointKind::ContextSwitch) && !seen.has(TracepointKind::Switch);
+                let by_switches = source == GuestSource::Switch;
+                used.extend(OF_GUEST);
+                used.extend((by_switches && own).then_some(TracepointKind::ContextSwitch));
+                used.extend((by_switches && !own || causes).then_some(TracepointKind::Switch));
                 let silent = seen.cpus_that_switch.difference(&seen.cpus_with_cpu_idle).copied();
                 let silent = if seen.cpus_with_cpu_idle.is_empty() { vec![] } else { silent.collect() };
                 let has_haltpoll =
                     seen.has(TracepointKind::GuestHaltPoll) || seen.has(TracepointKind::Reflect);
                 let polling_state = polling_state(self.arch, has_haltpoll);
-                let guest = GuestPairing::new(used.source, silent).with_polling_state(polling_state);
-                match used.causes {
-                    true => Box::new(causes::with_causes(guest, used.source, names)),
-                    false => Box::new(guest),
+                let guest = GuestPairing::new(source, silent).with_polling_state(polling_state);
+                Box::new(if causes { guest.with_segments(names) } else { guest })
+            }
+            Layer::Iothread => {
+                // `raw_syscalls` for lack of `syscalls`.
+                match seen.tracepoints.iter().any(|kind| matches!(kind, TracepointKind::Enter(_))) {
+                    true => used.extend(TracepointKind::of_calls()),
+                    false => used.extend([TracepointKind::AnyEnter, TracepointKind::AnyLeave]),
+                }
+                let threads = ThreadPairing::new(None, names);
+                match seen.has(TracepointKind::Waking) {
+                    true => {
+                        used.push(TracepointKind::Waking);
+                        used.extend(waking::INTERRUPTS);
+                        Box::new(threads.with_segments())
+                    }
+                    false => Box::new(threads),
                 }
             }
-            Layer::Iothread if used.wakers => {
-                Box::new(thread_causes::with_causes(ThreadPairing::new(None, names)))
-            }
-            Layer::Iothread => Box::new(ThreadPairing::new(None, names)),
         };
         // Where a layer was asked for, its events may begin later than what is seen so far.
         if seen.tracepoints.iter().any(|&kind| layer_of(kind) == Some(layer)) {
@@ -517,18 +461,10 @@ impl<W: Write + Send> Episodes<'_, W> {
     fn write(&mut self, summary: &mut ImportSummary, line: u64) -> Result<(), PerfError> {
         let Episodes { choice, found, episodes, writer, name, .. } = self;
         let Some(choice) = choice else { return Ok(()) };
-        let names = choice.pairing.idlers();
         episodes.resolve(summary.resolution_ns);
-        for row in found.drain(..) {
-            let idler = names.get(row.idler as usize).map_or("", String::as_str);
-            summary.episodes += 1;
-            episodes.push(writer, idler, &row).map_err(|source| PerfError::Write {
-                name: name.clone(),
-                line,
-                source,
-            })?;
-        }
-        Ok(())
+        summary.episodes += found.len() as u64;
+        let written = episodes.push_all(writer, choice.pairing.idlers(), found);
+        written.map_err(|source| PerfError::Write { place: Place { name: name.clone(), line }, source })
     }
 
     /// That the architecture is not known, where it matters.
@@ -547,7 +483,7 @@ impl<W: Write + Send> Episodes<'_, W> {
         })
     }
 
-    fn finish(mut self, mut reader: EventReader<'_>) -> Result<ImportSummary, PerfError> {
+    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, PerfError> {
         if let Some(choice) = &mut self.choice {
             choice.pairing.finish(&mut self.found);
             reader.summary.incomplete_episodes = choice.pairing.incomplete();

@@ -37,7 +37,7 @@ mod sleeps;
 pub use crate::aio::DecisionCounts;
 pub use sleeps::{REALTIME_OFFSET, Sleeps};
 
-use super::{EventSpan, ImportSummary, Input, InputError, excerpt};
+use super::{EventSpan, ImportSummary, Input, InputError, Place, excerpt};
 use crate::aio::Contexts;
 use crate::event::{Event, EventKind};
 use crate::pairing::{PairedEpisode, Pairing};
@@ -70,59 +70,38 @@ pub enum QemuError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The episodes could not be written.
-    #[error("{name}: cannot write the episode that ends in line {line}")]
-    Write {
-        name: String,
-        /// From 1.
-        line: u64,
-        source: WriteError,
-    },
+    #[error("{}: cannot write the episode that ends in line {}", place.name, place.line)]
+    Write { place: Place, source: WriteError },
     /// A line is one of the events of use, but not as QEMU writes it.
-    #[error("{name}: line {line} names `{event}` but cannot be parsed: `{text}`")]
+    #[error("{place} names `{event}` but cannot be parsed: `{text}`")]
     Unparsable {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         event: &'static str,
         /// The line, or its beginning.
         text: String,
     },
     /// Some lines have a time and others have none.
-    #[error("{name}: line {line} has {}, unlike the lines before it; this is not the log of one QEMU", if *.has { "a time" } else { "no time" })]
+    #[error("{place} has {}, unlike the lines before it; this is not the log of one QEMU", if *.has { "a time" } else { "no time" })]
     Mixed {
-        name: String,
-        /// From 1.
-        line: u64,
+        place: Place,
         /// Whether this one has.
         has: bool,
     },
     /// The log cannot be laid beside the waits of threads.
     #[error(
-        "{name}: line {line} has no time of day, so that it cannot be laid beside recorded waits; start QEMU with \
+        "{0} has no time of day, so that it cannot be laid beside recorded waits; start QEMU with \
          `-msg timestamp=on` and import its log"
     )]
-    NoTimes {
-        name: String,
-        /// From 1.
-        line: u64,
-    },
+    NoTimes(Place),
     /// Which thread a context belongs to is not known.
     #[error(
-        "{name}: line {line} does not tell its thread (QEMU 11 writes none); say which context the recorded thread has \
+        "{0} does not tell its thread (QEMU 11 writes none); say which context the recorded thread has \
          with `--context 0x…`, and record one thread"
     )]
-    NoThread {
-        name: String,
-        /// From 1.
-        line: u64,
-    },
+    NoThread(Place),
     /// It names more contexts than there can be.
-    #[error("{name}: line {line} names context number {MOST_CONTEXTS}; this is not the log of a QEMU")]
-    TooManyContexts {
-        name: String,
-        /// From 1.
-        line: u64,
-    },
+    #[error("{0} names context number {MOST_CONTEXTS}; this is not the log of a QEMU")]
+    TooManyContexts(Place),
     /// No episode is in it.
     #[error(
         "{name}: no episodes in {} lines; trace QEMU with \
@@ -228,8 +207,8 @@ impl<W: Write + Send> Log<'_, W> {
                 return if dropped > 0 { self.dropped(dropped, line) } else { Ok(()) };
             }
             Line::Unparsable(event) if !self.options.skip_unparsable => {
-                let (name, text) = (self.name.to_owned(), excerpt(text.trim().as_bytes()));
-                return Err(QemuError::Unparsable { name, line, event, text });
+                let text = excerpt(text.trim().as_bytes());
+                return Err(QemuError::Unparsable { place: self.place(line), event, text });
             }
             Line::Unparsable(_) => {
                 self.summary.unparsable += 1;
@@ -267,19 +246,17 @@ impl<W: Write + Send> Log<'_, W> {
     }
 
     fn event(&mut self, event: &LogEvent, line: u64) -> Result<(), QemuError> {
-        let name = || self.name.to_owned();
         let has = event.stamp.is_some();
         if *self.stamped.get_or_insert(has) != has {
-            return Err(QemuError::Mixed { name: name(), line, has });
+            return Err(QemuError::Mixed { place: self.place(line), has });
         }
         let tid = match (event.stamp, &self.options.sleeps) {
-            (None, Some(_)) => return Err(QemuError::NoTimes { name: name(), line }),
-            (Some(stamp), Some(_)) if stamp.clock != line::Clock::Day => {
-                return Err(QemuError::NoTimes { name: name(), line });
+            (stamp, Some(_)) if stamp.is_none_or(|stamp| stamp.clock != line::Clock::Day) => {
+                return Err(QemuError::NoTimes(self.place(line)));
             }
             (Some(Stamp { tid: None, .. }), Some(_)) => {
                 match self.alone.filter(|_| self.options.context.is_some()) {
-                    None => return Err(QemuError::NoThread { name: name(), line }),
+                    None => return Err(QemuError::NoThread(self.place(line))),
                     only => only,
                 }
             }
@@ -294,7 +271,7 @@ impl<W: Write + Send> Log<'_, W> {
         let full =
             pairing.contexts().is_some_and(|known| known.len() >= MOST_CONTEXTS && !known.has(event.ctx));
         if full {
-            return Err(QemuError::TooManyContexts { name: name(), line });
+            return Err(QemuError::TooManyContexts(self.place(line)));
         }
         let mut time_ns = event.stamp.map_or(0, |stamp| stamp.ns);
         let mut pid = Event::UNKNOWN_ID;
@@ -316,16 +293,13 @@ impl<W: Write + Send> Log<'_, W> {
         let Some(pairing) = &self.pairing else { return Ok(()) };
         // Without times all starts are 0, and overlaps mean nothing.
         self.episodes.resolve(if self.stamped == Some(true) { self.resolution_ns } else { u64::MAX });
-        for row in self.found.drain(..) {
-            let idler = pairing.idlers().get(row.idler as usize).map_or("", String::as_str);
-            self.summary.episodes += 1;
-            self.episodes.push(self.writer, idler, &row).map_err(|source| QemuError::Write {
-                name: self.name.to_owned(),
-                line,
-                source,
-            })?;
-        }
-        Ok(())
+        self.summary.episodes += self.found.len() as u64;
+        let written = self.episodes.push_all(self.writer, pairing.idlers(), &mut self.found);
+        written.map_err(|source| QemuError::Write { place: self.place(line), source })
+    }
+
+    fn place(&self, line: u64) -> Place {
+        Place { name: self.name.to_owned(), line }
     }
 
     fn finish(mut self, lines: u64) -> Result<ImportSummary, QemuError> {
@@ -348,13 +322,12 @@ impl<W: Write + Send> Log<'_, W> {
         if let Some(lost) = contexts.map(Contexts::lost).filter(|&lost| lost > 0) {
             summary.lost.add(None, lost);
         }
-        summary.lost.incomplete_episodes = summary.incomplete_episodes;
         let Some(pairing) = pairing.filter(|_| summary.episodes > 0) else {
             return Err(QemuError::NoEpisodes { name: name.to_owned(), summary: Box::new(summary) });
         };
         let metadata = writer.metadata_mut();
         summary.set_overlaps(episodes.overlaps(), metadata);
-        summary.note_incomplete(metadata);
+        summary.fill("qemu -trace".to_owned(), span, metadata);
         if self.whole_seconds {
             let note = "times of whole seconds were not used, so that lengths are lower bounds; print the journal with \
                         `journalctl -o short-precise`";
@@ -362,13 +335,9 @@ impl<W: Write + Send> Log<'_, W> {
         }
         summary.format = "QEMU's trace".to_owned();
         metadata.layer = Layer::Iothread;
-        metadata.source.tool = "qemu -trace".to_owned();
-        metadata.source.events = summary.used.keys().cloned().collect();
         metadata.idle_includes = if stamped { pairing.idle_includes() } else { IdleIncludes::Unknown };
         metadata.clock = if options.sleeps.is_some() { Clock::Monotonic } else { Clock::Unknown };
         metadata.resolution_ns = stamped.then_some(resolution_ns);
-        metadata.recorded = span.0;
-        metadata.lost = summary.lost.clone();
         metadata.other.extend(pairing.notes());
         if !stamped {
             metadata.other.insert(LEAST_LENGTHS.to_owned(), true.into());

@@ -162,10 +162,6 @@ fn ids(name: &str) -> Option<(i32, i32, &str)> {
 pub(super) struct ThreadNames(BTreeMap<i32, String>);
 
 impl Names for ThreadNames {
-    fn process(&mut self, _: i32) -> Option<String> {
-        None
-    }
-
     fn thread(&mut self, _: i32, tid: i32) -> Option<String> {
         self.0.get(&tid).cloned()
     }
