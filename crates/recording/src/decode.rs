@@ -59,8 +59,7 @@ impl Input {
             batch.refuse_nulls()?;
             out.extend(batch.values.iter().map(|value| value.cast_unsigned()));
             Ok(())
-        })?
-        .or_absent(|| Err(Failure::Value { row: 0, what: NULL.to_owned() }))
+        })
     }
 
     /// Integers, or nulls.
@@ -76,10 +75,6 @@ impl Input {
                 out.push(value.map(|value| value.cast_unsigned()));
                 Ok(())
             })
-        })?
-        .or_absent(|| {
-            out.resize(rows, None);
-            Ok(())
         })
     }
 
@@ -99,10 +94,6 @@ impl Input {
                 out.push(value.copied());
                 Ok(())
             })
-        })?
-        .or_absent(|| {
-            out.resize(rows, None);
-            Ok(())
         })
     }
 
@@ -119,10 +110,10 @@ impl Input {
         };
         self.batches::<ByteArrayType>(rows, &mut scratch.levels, &mut Vec::new(), texts, |batch| {
             batch.each(|value| push(value.map(|value| value.data())))
-        })?
-        .or_absent(|| (0..rows).try_for_each(|row| push(None).map_err(|what| Failure::Value { row, what })))
+        })
     }
 
+    /// Gives `take` the rows in order, some at a time.
     fn batches<T: DataType>(
         self,
         rows: usize,
@@ -130,8 +121,12 @@ impl Input {
         values: &mut Vec<T::T>,
         typed: impl FnOnce(ColumnReader) -> Option<ColumnReaderImpl<T>>,
         mut take: impl FnMut(Batch<'_, T::T>) -> Result<(), Failure>,
-    ) -> Result<Was, Failure> {
-        let Input::Present { reader, nullable } = self else { return Ok(Was::Absent) };
+    ) -> Result<(), Failure> {
+        let Input::Present { reader, nullable } = self else {
+            levels.clear();
+            levels.resize(rows, 0);
+            return take(Batch { first: 0, levels: Some(levels), values: &[] });
+        };
         let mut reader = typed(*reader).ok_or_else(|| general("the column chunk is of another type"))?;
         let mut first = 0;
         loop {
@@ -140,7 +135,7 @@ impl Input {
             let (records, ..) =
                 reader.read_records(BATCH, nullable.then_some(&mut *levels), None, &mut *values)?;
             if records == 0 && first == rows {
-                return Ok(Was::Present);
+                return Ok(());
             }
             if records == 0 || records > rows - first {
                 return Err(general(&format!("{rows} rows are claimed, there are {}", first + records)));
@@ -159,20 +154,6 @@ fn integers_of(reader: ColumnReader) -> Option<ColumnReaderImpl<Int64Type>> {
     match reader {
         ColumnReader::Int64ColumnReader(reader) => Some(reader),
         _ => None,
-    }
-}
-
-enum Was {
-    Present,
-    Absent,
-}
-
-impl Was {
-    fn or_absent(self, fill: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-        match self {
-            Was::Present => Ok(()),
-            Was::Absent => fill(),
-        }
     }
 }
 
