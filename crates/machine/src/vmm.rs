@@ -97,11 +97,10 @@ impl VmOptions {
         match kind {
             VmmKind::Qemu => Some(VmOptions::of_qemu(process)),
             VmmKind::CloudHypervisor => Some(VmOptions {
-                hyper_v: if any(&["cpus"], |item| item == "kvm_hyperv=on") {
-                    vec!["kvm_hyperv".to_owned()]
-                } else {
-                    vec![]
-                },
+                hyper_v: any(&["cpus"], |item| item == "kvm_hyperv=on")
+                    .then(|| "kvm_hyperv".to_owned())
+                    .into_iter()
+                    .collect(),
                 vhost: any(&["net", "disk"], |item| matches!(item, "vhost_user=on" | "vhost_user=true")),
                 ..VmOptions::default()
             }),
@@ -198,8 +197,10 @@ impl Vmm {
 
     pub(crate) fn of(process: &Process) -> Option<Vmm> {
         let kind = kind(process)?;
-        let at_least = if kind == VmmKind::Qemu { machine_version(process) } else { None };
         let options = VmOptions::read(process, kind);
+        let machine = options.as_ref().and_then(|options| options.machine.as_deref());
+        // `pc-q35-7.2`, `pc-i440fx-8.1`
+        let at_least = machine.and_then(|machine| Version::parse(machine.rsplit('-').next()?));
         Some(Vmm {
             pid: process.pid,
             program: process.program().to_owned(),
@@ -207,7 +208,7 @@ impl Vmm {
             name: process.vm_name(),
             at_least: at_least.map(|version| version.to_string()),
             at_least_version: at_least,
-            manager: Manager::of(process, options.as_ref().and_then(|options| options.machine.as_deref())),
+            manager: Manager::of(process, machine),
             options,
             io_threads: io_threads(process, kind),
         })
@@ -228,15 +229,6 @@ fn kind(process: &Process) -> Option<VmmKind> {
     known.or_else(|| {
         let files = process.files.as_ref()?;
         files.iter().any(|file| file == "anon_inode:kvm-vm").then_some(VmmKind::Other)
-    })
-}
-
-/// `pc-q35-7.2` or `pc-i440fx-8.1` of `-machine` or `-M`.
-fn machine_version(process: &Process) -> Option<Version> {
-    let machines = process.options("machine").chain(process.options("M"));
-    machines.into_iter().find_map(|value| {
-        let name = value.split(',').find(|item| !item.contains('=') || item.starts_with("type="))?;
-        Version::parse(name.rsplit('-').next()?)
     })
 }
 
