@@ -253,27 +253,23 @@ fn failed(what: &'static str, path: &str) -> impl FnOnce(io::Error) -> JournalEr
     move |source| JournalError::Io { what, path, source }
 }
 
-/// What a lock is against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Against {
-    /// Other processes that write to the journal.
-    Writers,
-    /// Other verifications, and changes that are begun.
-    Verifiers,
-    /// Other controllers.
-    Controllers,
+dwell_policy::named! {
+    /// What a lock is against.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Against {
+        /// Other processes that write to the journal.
+        Writers = "lock",
+        /// Other verifications, and changes that are begun.
+        Verifiers = "verify.lock",
+        /// Other controllers.
+        Controllers = "control.lock",
+    }
+
+    /// The name of its file.
+    fn file
 }
 
 impl Against {
-    fn path(self, state_directory: &str) -> String {
-        let name = match self {
-            Against::Writers => "lock",
-            Against::Verifiers => "verify.lock",
-            Against::Controllers => "control.lock",
-        };
-        format!("{}/{name}", state_directory.trim_end_matches('/'))
-    }
-
     fn taken(self, path: String) -> JournalError {
         match self {
             Against::Writers => JournalError::Locked { path },
@@ -298,7 +294,8 @@ pub(crate) fn lock(
     safe()?;
     machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
     safe()?;
-    let (path, begun) = (against.path(state_directory), Instant::now());
+    let path = format!("{}/{}", state_directory.trim_end_matches('/'), against.file());
+    let begun = Instant::now();
     loop {
         if let Some(lock) = machine.lock(&path).map_err(failed("lock", &path))? {
             return Ok(lock);

@@ -56,13 +56,14 @@ pub struct NotAPlace(String);
 /// Where parameters of modules are.
 const MODULES: &str = "/sys/module/";
 
-/// The directories in which dwell creates files and links, and their suffixes.
-const OWN: [(&str, &str); 4] = [
+/// How the paths begin and end at which dwell creates files and links; between is the number of a change.
+pub(crate) const OWN: [(&str, &str); 4] = [
     ("/etc/modprobe.d/dwell-", ".conf"),
     ("/etc/tmpfiles.d/dwell-", ".conf"),
     ("/etc/systemd/system/dwell-", ".service"),
-    ("/etc/systemd/system/multi-user.target.wants/dwell-", ".service"),
+    (WANTED, ".service"),
 ];
+pub(crate) const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/dwell-";
 
 impl Place {
     /// Whether it is in a running process or the running kernel, and so ends with it.

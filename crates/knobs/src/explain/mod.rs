@@ -89,16 +89,14 @@ pub fn explain(
     let modelled =
         setting.of_layer().filter(|_| is_modelled(param) && version.arch.lacks(param.owner).is_none());
     let value = setting.get(param.name)?;
-    let same = |other: i64| {
-        let setting = modelled.as_ref()?;
-        with(setting, param, other).map(|other| compare(setting, &other))
-    };
-    let candidates = modelled.map_or_else(Vec::new, |setting| candidates(&setting, param, value));
     let tried: Vec<(i64, Sameness)> =
-        candidates.into_iter().filter_map(|other| Some((other, same(other)?))).collect();
-    let same_as: Vec<i64> =
-        tried.iter().filter(|(_, s)| matches!(s, Sameness::Same { .. })).map(|(other, _)| *other).collect();
+        modelled.map_or_else(Vec::new, |setting| compared(&setting, param, value).collect());
+    let same_as: Vec<i64> = tried.iter().filter(|(_, is)| is.is_same()).map(|(other, _)| *other).collect();
     let default = param.default_in(version);
+    let against = |default: i64| {
+        let setting = modelled.as_ref()?;
+        Some(compare(setting, &with(setting, param.name, default)?))
+    };
     let readers = machine.map(Readers::of);
     let of_machine = readers.as_ref().and_then(|readers| {
         let none = readers.no_effect(knob).map(|why| Effect::NoEffect { why: why.to_string() });
@@ -115,7 +113,7 @@ pub fn explain(
         default,
         effect,
         same_as,
-        against_default: default.filter(|default| *default != value).and_then(same),
+        against_default: default.filter(|default| *default != value).and_then(against),
         scope,
         scope_words: scope.words(),
         about: param.about,
@@ -151,9 +149,10 @@ fn of_model(setting: &Setting, param: &'static Param, tried: &[(i64, Sameness)])
     Effect::NotKnown { why: by_rule.unwrap_or_else(|| "it could not be decided".to_owned()) }
 }
 
-fn with(setting: &Setting, param: &Param, value: i64) -> Option<Setting> {
+/// A setting with another value of a parameter; `None` if it cannot have that.
+pub(crate) fn with(setting: &Setting, name: &str, value: i64) -> Option<Setting> {
     let mut other = *setting;
-    other.set(param.name, value).ok()?;
+    other.set(name, value).ok()?;
     Some(other)
 }
 
@@ -171,6 +170,12 @@ fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> 
     all
 }
 
+/// How the setting compares with those that have these [`candidates`] in place of a value.
+fn compared(setting: &Setting, param: &'static Param, value: i64) -> impl Iterator<Item = (i64, Sameness)> {
+    let of = move |other| Some((other, compare(setting, &with(setting, param.name, other)?)));
+    candidates(setting, param, value).into_iter().filter_map(of)
+}
+
 /// Why a parameter has no effect beside the other values of a setting, decided by the model of the rule;
 /// `None` if windows depend on it.
 pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
@@ -178,16 +183,14 @@ pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
         return None;
     }
     let value = setting.get(param.name)?;
-    let mut others =
-        candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
-    if !others.all(|other| matches!(compare(setting, &other), Sameness::Same { .. })) {
+    if !compared(setting, param, value).all(|(_, is)| is.is_same()) {
         return None;
     }
     // One is to blame if with its default in its place there is a difference.
     let blamed = setting.iter().filter(|(other, _)| *other != param).find(|(other, value)| {
         let default = other.default_in(setting.version()).filter(|default| default != value);
         default
-            .and_then(|default| with(setting, other, default))
+            .and_then(|default| with(setting, other.name, default))
             .is_some_and(|other| has_effect(&other, param))
     });
     Some(NoEffect::NoWindow { beside: blamed.map(|(other, value)| format!("{} = {value}", other.name)) })
@@ -196,9 +199,7 @@ pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
 /// Whether some value of a parameter gives other windows than the one that it has, by each rule that is possible.
 pub fn has_effect(setting: &Setting, param: &'static Param) -> bool {
     let value = setting.get(param.name).unwrap_or(0);
-    let others =
-        candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
-    others.into_iter().any(|other| matches!(compare(setting, &other), Sameness::Differ { .. }))
+    compared(setting, param, value).any(|(_, is)| matches!(is, Sameness::Differ { .. }))
 }
 
 fn notes(setting: &Setting<Owner>, knob: Knob, machine: Option<&dyn Machine>, value: i64) -> Vec<String> {

@@ -23,6 +23,7 @@ mod steps;
 pub(crate) use limits::shorten;
 pub use steps::writes;
 
+use crate::change::{TOOL, now_unix_s};
 use crate::knob::{IothreadTarget, Knob};
 use crate::place::Place;
 use dwell_machine::{Machine, identity, kernel};
@@ -36,7 +37,6 @@ use dwell_replay::{Priced, Values};
 use dwell_stats::Interval;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::time::SystemTime;
 
 /// The format that this version writes and reads.
 pub const FORMAT: u32 = 2;
@@ -99,6 +99,13 @@ pub struct Write {
     /// Why it is written, where that is not obvious.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+impl Write {
+    /// The value to write as its place takes it.
+    pub(crate) fn text(&self) -> String {
+        Knob::find(&self.knob).map_or_else(|| self.to.to_string(), |knob| knob.written(self.to))
+    }
 }
 
 /// The predicted effect of a plan, on the part of the recording that was not used for the choice.
@@ -286,17 +293,9 @@ impl Plan {
         recording: RecordingFacts,
         iothread: Option<IothreadTarget>,
     ) -> Option<Plan> {
-        let (present, wanted) = (advice.present, advice.recommended()?);
         Some(Plan {
-            format: FORMAT,
-            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
-            made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-            owner: present.owner(),
-            version: present.version().to_string(),
             advice: advice.words(),
             present_is_recorded,
-            present: Values::from(&present),
-            recommended: Values::from(&wanted),
             effect: Effect {
                 present: advice.figures(Role::Present),
                 recommended: advice.figures(Role::Recommended),
@@ -314,8 +313,7 @@ impl Plan {
                 goal: advice.goal,
             },
             recording: RecordingFacts { judged_span_ns: advice.judged_span_ns, ..recording },
-            writes: writes(&present, &wanted, iothread.as_ref()),
-            iothread,
+            ..Plan::by_hand(advice.present, advice.recommended()?, iothread)
         })
     }
 
@@ -327,8 +325,8 @@ impl Plan {
     ) -> Plan {
         Plan {
             format: FORMAT,
-            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
-            made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            tool: TOOL.to_owned(),
+            made_at_unix_s: now_unix_s(),
             owner: present.owner(),
             version: present.version().to_string(),
             advice: "set by hand, not from a recording".to_owned(),
