@@ -3,6 +3,7 @@
 use crate::accounting::{lost_in_poll_ns, poll_went_on};
 use crate::chunk::Chunk;
 use crate::columns::Columns;
+use crate::contents::Contents;
 use crate::metadata::{Metadata, TimeRecorded};
 use crate::reader::{ReadError, Reader};
 use crate::segment::CauseShares;
@@ -141,7 +142,9 @@ impl Summary {
                 polls_that_went_on += u64::from(poll_went_on(layer, halted, latency_ns));
                 if let Some(idler) = idlers.get_mut(idler as usize) {
                     out_of_order += u64::from(idler.last_start_ns > start_ns);
-                    overlapping += u64::from(idler.last_end_ns > start_ns.saturating_add(resolution_ns));
+                    let resolved_ns = start_ns.saturating_add(resolution_ns);
+                    overlapping +=
+                        u64::from(idler.counted.last_end_ns.is_some_and(|end_ns| end_ns > resolved_ns));
                     idler.add(episode);
                 }
             }
@@ -155,12 +158,12 @@ impl Summary {
         let names = reader.contents().idlers.iter().map(|idler| idler.name.clone());
         let idlers = names.zip(idlers).map(|(name, idler)| IdlerSummary {
             name,
-            span_ns: recorded.unwrap_or_else(|| idler.span_ns()),
+            span_ns: recorded.unwrap_or_else(|| idler.counted.span_ns()),
             stats: idler.finish(),
         });
         Ok(Summary {
             metadata: reader.metadata().clone(),
-            span_ns: recorded.unwrap_or_else(|| all.span_ns()),
+            span_ns: recorded.unwrap_or_else(|| all.counted.span_ns()),
             idlers: idlers.collect(),
             all: all.finish(),
             out_of_order,
@@ -178,20 +181,17 @@ impl Summary {
 fn contradictions(reader: &Reader, all: &Counter, idlers: &[Counter]) -> Vec<String> {
     let contents = reader.contents();
     let mut found = vec![];
-    let mut compare = |what: String, claimed: Option<u64>, counted: u64| {
-        if let Some(claimed) = claimed.filter(|claimed| *claimed != counted) {
+    let mut compare = |what: &str, claimed: Option<u64>, counted: Option<u64>| {
+        if let Some((claimed, counted)) = claimed.zip(counted).filter(|(claimed, counted)| claimed != counted)
+        {
             found.push(format!("{what} is {counted}, and the file claims {claimed}"));
         }
     };
-    if all.stats.episodes > 0 {
-        compare("the first start_ns".to_owned(), contents.first_start_ns, all.first_start_ns);
-        compare("the last end (start_ns + idle_ns)".to_owned(), contents.last_end_ns, all.last_end_ns);
-    }
+    compare("the first start_ns", contents.first_start_ns, all.counted.first_start_ns);
+    compare("the last end (start_ns + idle_ns)", contents.last_end_ns, all.counted.last_end_ns);
     for (idler, counter) in contents.idlers.iter().zip(idlers) {
-        let what = || format!("the number of episodes of `{}`", idler.name);
-        if idler.episodes != counter.stats.episodes {
-            compare(what(), Some(idler.episodes), counter.stats.episodes);
-        }
+        let what = format!("the number of episodes of `{}`", idler.name);
+        compare(&what, Some(idler.episodes), Some(counter.counted.episodes));
     }
     // One more would tell nothing new.
     found.truncate(MOST_CONTRADICTIONS);
@@ -209,29 +209,18 @@ struct Row {
     latency_ns: Option<u64>,
 }
 
+/// Bit lengths of a 64-bit number, 0 to 64.
+const BIT_LENGTHS: usize = 65;
+
 /// Statistics in the making.
+#[derive(Default)]
 struct Counter {
     stats: Stats,
     total_idle_ns: u128,
-    log2: [u64; 65],
-    first_start_ns: u64,
+    /// First start, last end and number of the episodes.
+    counted: Contents,
     last_start_ns: u64,
-    last_end_ns: u64,
     quantiles: Quantiles,
-}
-
-impl Default for Counter {
-    fn default() -> Counter {
-        Counter {
-            stats: Stats::default(),
-            total_idle_ns: 0,
-            log2: [0; 65],
-            first_start_ns: u64::MAX,
-            last_start_ns: 0,
-            last_end_ns: 0,
-            quantiles: Quantiles::default(),
-        }
-    }
 }
 
 impl Counter {
@@ -247,17 +236,11 @@ impl Counter {
             stats.total_latency_ns = stats.total_latency_ns.saturating_add(latency_ns);
         }
         self.total_idle_ns += u128::from(row.idle_ns);
-        if let Some(bucket) = self.log2.get_mut((u64::BITS - row.idle_ns.leading_zeros()) as usize) {
-            *bucket += 1;
-        }
-        self.first_start_ns = self.first_start_ns.min(row.start_ns);
+        stats.log2_histogram.resize(BIT_LENGTHS, 0);
+        stats.log2_histogram[(u64::BITS - row.idle_ns.leading_zeros()) as usize] += 1;
+        self.counted.count(row.start_ns, row.idle_ns);
         self.last_start_ns = row.start_ns;
-        self.last_end_ns = self.last_end_ns.max(row.start_ns.saturating_add(row.idle_ns));
         self.quantiles.add(row.idle_ns);
-    }
-
-    fn span_ns(&self) -> u64 {
-        self.last_end_ns.saturating_sub(self.first_start_ns)
     }
 
     fn finish(self) -> Stats {
@@ -266,7 +249,7 @@ impl Counter {
         if stats.episodes > 0 {
             stats.mean_ns = self.total_idle_ns as f64 / stats.episodes as f64;
         }
-        stats.log2_histogram = self.log2.to_vec();
+        stats.log2_histogram.resize(BIT_LENGTHS, 0);
         if let Some(values) = self.quantiles.at(QUANTILES) {
             let at = |(quantile, value): (f64, u64)| Quantile {
                 quantile,
