@@ -130,8 +130,8 @@ fn is_own(path: &str) -> bool {
     OWN.into_iter().filter_map(named).any(is_name)
 }
 
-/// A name without slashes, colons and leading dots.
-fn is_name(name: &str) -> bool {
+/// A name of letters, digits, `-`, `.` and `_`, the first a letter or a digit.
+pub(crate) fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }

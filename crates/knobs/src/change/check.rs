@@ -17,6 +17,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
 use dwell_recording::with_causes;
+use std::collections::BTreeSet;
 
 /// The obstacles that the user overrides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -323,10 +324,8 @@ impl Checked<'_> {
     }
 
     fn writable(&mut self, writes: &[Write]) {
-        let mut places: Vec<(&Place, &str)> =
+        let places: BTreeSet<(&Place, &str)> =
             writes.iter().map(|write| (&write.place, write.knob.as_str())).collect();
-        places.sort();
-        places.dedup();
         for (place, name) in places {
             let place = place.clone();
             match condition::writable(self.machine, &place) {
@@ -359,23 +358,18 @@ impl Checked<'_> {
     }
 
     fn no_effect(&mut self, writes: &[Write], actual: &Setting<Owner>, wanted: &Setting<Owner>) {
-        let mut names: Vec<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
         let readers = Readers::of(self.machine);
         let why = |name: &str| readers.no_effect(Knob::of(self.plan.owner, name)?);
         let mut found: Vec<(Vec<String>, NoEffect)> = vec![];
-        for (name, why) in names.into_iter().filter_map(|name| Some((name.to_owned(), why(name)?))) {
+        for (name, why) in names.iter().filter_map(|name| Some(((*name).to_owned(), why(name)?))) {
             match found.iter_mut().find(|(_, same)| *same == why) {
                 Some((knobs, _)) => knobs.push(name),
                 None => found.push((vec![name], why)),
             }
         }
         if found.is_empty() && !writes.is_empty() && compare(actual, wanted).is_same() {
-            let mut knobs: Vec<String> = writes.iter().map(|write| write.knob.clone()).collect();
-            knobs.sort_unstable();
-            knobs.dedup();
-            found.push((knobs, NoEffect::Equivalent));
+            found.push((names.into_iter().map(str::to_owned).collect(), NoEffect::Equivalent));
         }
         self.obstacles.extend(found.into_iter().map(|(knobs, why)| Obstacle::NoEffect { knobs, why }));
     }
@@ -462,9 +456,6 @@ impl Checked<'_> {
                 provisos.collect::<String>()
             ))
         };
-        let mut notes: Vec<String> = writes.iter().filter_map(of).collect();
-        notes.sort();
-        notes.dedup();
-        notes
+        writes.iter().filter_map(of).collect::<BTreeSet<String>>().into_iter().collect()
     }
 }

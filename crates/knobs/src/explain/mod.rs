@@ -12,6 +12,7 @@ use dwell_policy::param::{Param, Setting, Unit};
 use dwell_policy::{Layer, Owner};
 use same::{Sameness, compare};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// What a value does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -158,15 +159,13 @@ pub(crate) fn with(setting: &Setting, name: &str, value: i64) -> Option<Setting>
 
 /// Values that people set, and those at which something changes: the ends of the range, small factors, the default, and
 /// the other values of the setting with their neighbours.
-fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> {
-    let mut all = vec![param.min, 0, 1, 2, 3, param.max];
+fn candidates(setting: &Setting, param: &'static Param, value: i64) -> BTreeSet<i64> {
+    let mut all = BTreeSet::from([param.min, 0, 1, 2, 3, param.max]);
     all.extend(param.default_in(setting.version()));
     all.extend(
         setting.iter().flat_map(|(_, other)| [other.saturating_sub(1), other, other.saturating_add(1)]),
     );
     all.retain(|other| (param.min..=param.max).contains(other) && *other != value);
-    all.sort_unstable();
-    all.dedup();
     all
 }
 
