@@ -87,6 +87,6 @@ pub use pool::Pool;
 pub use random::SplitMix64;
 pub use results::Results;
 pub use row::{Comparison, ResultRow};
-pub use schedule::{Arm, Arms, Role, Schedule, Slot};
+pub use schedule::{Arm, Arms, Role, Slot};
 pub use student::student_mean;
 pub use warning::Warning;
