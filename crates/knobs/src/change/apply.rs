@@ -73,7 +73,9 @@ pub fn apply(
     wait: &mut dyn FnMut(Duration),
 ) -> Result<Change, ApplyError> {
     journal.is_not_verified().map_err(ApplyError::Journal)?;
-    let mut change = begin(journal, ready).map_err(ApplyError::Journal)?;
+    let begun = begun(journal, State::Unfinished, ready.plan.clone().bounded(), ready.entries.clone());
+    let begun = begun.map_err(ApplyError::Journal)?;
+    let mut change = Change { kept: ready.kept, back: ready.back.clone(), ..begun };
     journal.save(&change).map_err(ApplyError::Journal)?;
     let machine = journal.machine();
     let done = carry_out(machine, ready, &mut change, wait).and_then(|()| {
@@ -82,11 +84,6 @@ pub fn apply(
         Ok(applied)
     });
     done.map_err(|error| roll_back(journal, &change, error))
-}
-
-fn begin(journal: &Journal<'_>, ready: &Ready) -> Result<Change, JournalError> {
-    let change = begun(journal, State::Unfinished, ready.plan.clone().bounded(), ready.entries.clone())?;
-    Ok(Change { kept: ready.kept, back: ready.back.clone(), ..change })
 }
 
 fn carry_out(
