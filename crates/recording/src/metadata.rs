@@ -132,6 +132,14 @@ impl TimeRecorded {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
+    /// The same, lengthened by what is before and after it.
+    pub(crate) fn with(self, first_ns: Option<u64>, last_ns: Option<u64>) -> TimeRecorded {
+        TimeRecorded {
+            start_ns: first_ns.map_or(self.start_ns, |first_ns| first_ns.min(self.start_ns)),
+            end_ns: last_ns.map_or(self.end_ns, |last_ns| last_ns.max(self.end_ns)),
+        }
+    }
+
     /// The middle of it \[ns, the recording's clock\].
     pub const fn middle_ns(self) -> u64 {
         self.start_ns.saturating_add(self.ns() / 2)

@@ -1,7 +1,7 @@
 //! What is checked when a recording is opened.
 
 use crate::columns::fields;
-use crate::contents::Contents;
+use crate::contents::{Contents, twice};
 use crate::decode::guard;
 use crate::footer;
 use crate::metadata::Metadata;
@@ -18,7 +18,6 @@ use parquet::file::reader::{ChunkReader, FileReader, Length};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::ColumnDescriptor;
 use serde::de::DeserializeOwned;
-use std::collections::HashSet;
 use std::error::Error;
 use std::fmt::Display;
 use std::io;
@@ -363,9 +362,8 @@ fn check(contents: &Contents, rows: u64) -> Result<(), String> {
     {
         return Err(format!("`{CONTENTS_KEY}` says that the episodes are from {first} ns to {last} ns"));
     }
-    let mut names = HashSet::new();
-    match contents.idlers.iter().find(|idler| !names.insert(&idler.name)) {
-        Some(twice) => Err(format!("`{CONTENTS_KEY}` lists idler `{}` twice", twice.name)),
+    match twice(contents.idlers.iter().map(|idler| &idler.name)) {
+        Some(name) => Err(format!("`{CONTENTS_KEY}` lists idler `{name}` twice")),
         None => Ok(()),
     }
 }

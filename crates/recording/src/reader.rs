@@ -122,11 +122,8 @@ impl Reader {
 
     /// The time recorded, if the metadata have it, lengthened by what episodes there are before and after it.
     pub fn time_recorded(&self) -> Option<TimeRecorded> {
-        let TimeRecorded { start_ns, end_ns } = self.file.metadata.recorded?;
-        Some(TimeRecorded {
-            start_ns: self.file.contents.first_start_ns.map_or(start_ns, |first| first.min(start_ns)),
-            end_ns: self.file.contents.last_end_ns.map_or(end_ns, |last| last.max(end_ns)),
-        })
+        let Contents { first_start_ns, last_end_ns, .. } = self.file.contents;
+        Some(self.file.metadata.recorded?.with(first_start_ns, last_end_ns))
     }
 
     /// Over what time rates and shares are \[ns\]: the time recorded, else from the first start of an episode

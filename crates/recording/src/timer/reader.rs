@@ -168,14 +168,9 @@ impl TimerReader {
 
 /// Over what time rates are, from the metadata and the first and the last time of a row.
 pub(super) fn span_ns(metadata: &Metadata<Owner>, rows: Option<(u64, u64)>) -> u64 {
-    let rows = rows.map(|(start_ns, end_ns)| TimeRecorded { start_ns, end_ns });
-    let time = match (metadata.recorded, rows) {
-        (Some(time), Some(rows)) => Some(TimeRecorded {
-            start_ns: time.start_ns.min(rows.start_ns),
-            end_ns: time.end_ns.max(rows.end_ns),
-        }),
-        (time, rows) => time.or(rows),
-    };
+    let of_rows = || rows.map(|(start_ns, end_ns)| TimeRecorded { start_ns, end_ns });
+    let (first_ns, last_ns) = rows.unzip();
+    let time = metadata.recorded.map(|time| time.with(first_ns, last_ns)).or_else(of_rows);
     time.map_or(0, TimeRecorded::ns)
 }
 
