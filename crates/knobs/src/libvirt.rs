@@ -4,6 +4,7 @@
 //! everything else stays as it is, to the letter. A running domain keeps what it has until it is started anew.
 
 use dwell_machine::Writable;
+use dwell_machine::domain::child;
 use roxmltree::{Document, Node};
 use std::io;
 
@@ -108,10 +109,6 @@ fn iothread<'d, 'x>(document: &'d Document<'x>, domain: &str, number: u32) -> io
     child(document.root_element(), "iothreadids").and_then(|ids| ids.children().find(is_it)).ok_or_else(
         || invalid(format!("domain {domain} has no <iothread id='{number}'> in its <iothreadids>")),
     )
-}
-
-fn child<'d, 'x>(node: Node<'d, 'x>, name: &str) -> Option<Node<'d, 'x>> {
-    node.children().find(|child| child.has_tag_name(name))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::metadata::{Metadata, TimeRecorded};
 use crate::reader::{ReadError, Reader};
 use crate::segment::CauseShares;
 use crate::sparse::Quantiles;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The quantiles that are given.
 pub const QUANTILES: [f64; 9] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
@@ -102,7 +102,8 @@ pub struct Stats {
 }
 
 /// A quantile of `idle_ns`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Quantile {
     /// From 0 to 1.
     pub quantile: f64,

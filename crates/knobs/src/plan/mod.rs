@@ -30,7 +30,7 @@ use dwell_machine::{Machine, identity, kernel};
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_recording::summary::Summary;
+use dwell_recording::summary::{Quantile, Summary};
 use dwell_recording::{Metadata, ReadError, Reader};
 use dwell_replay::advice::{Advice, Gain, Goal, Role};
 use dwell_replay::{Priced, Values};
@@ -212,16 +212,6 @@ pub struct RecordingFacts {
     pub quantiles: Vec<Quantile>,
 }
 
-/// A quantile of the idle times.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Quantile {
-    /// From 0 to 1.
-    pub quantile: f64,
-    /// \[ns\]
-    pub idle_ns: u64,
-}
-
 /// Why a text is not a plan that can be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -268,7 +258,6 @@ impl RecordingFacts {
     /// [`ReadError`] if the recording cannot be read.
     pub fn of(file: &str, reader: &Reader) -> Result<RecordingFacts, ReadError> {
         let summary = Summary::of(reader)?;
-        let quantiles = summary.all.quantiles.iter();
         Ok(RecordingFacts {
             file: file.to_owned(),
             bytes: std::fs::metadata(Path::new(file)).ok().map(|metadata| metadata.len()),
@@ -278,7 +267,7 @@ impl RecordingFacts {
             episodes: summary.all.episodes,
             idlers: summary.idlers.iter().map(|idler| idler.name.clone()).collect(),
             more_idlers: 0,
-            quantiles: quantiles.map(|q| Quantile { quantile: q.quantile, idle_ns: q.idle_ns }).collect(),
+            quantiles: summary.all.quantiles,
         })
     }
 }
