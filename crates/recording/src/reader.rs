@@ -20,14 +20,6 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-/// What segments have of the episodes beside them.
-const IDLED: Columns = Columns::IDLER
-    .union(Columns::START_NS)
-    .union(Columns::IDLE_NS)
-    .union(Columns::WINDOW_NS)
-    .union(Columns::HALTED)
-    .union(Columns::WAKE_LATENCY_NS);
-
 /// Why a row group could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -179,7 +171,7 @@ impl Reader {
         let is_whole = self.metadata().idle_includes == IdleIncludes::Wake;
         let mut chunk = Chunk::default();
         for row_group in 0..self.row_groups() {
-            self.read(row_group, IDLED, &mut chunk)?;
+            self.read(row_group, Columns::COURSE, &mut chunk)?;
             for row in 0..chunk.rows {
                 let Some(cpu) = number(chunk.idler[row]) else { continue };
                 let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);

@@ -114,12 +114,6 @@ pub struct Quantile {
 impl Summary {
     /// Reads all of a recording.
     pub fn of(reader: &Reader) -> Result<Summary, ReadError> {
-        let columns = Columns::IDLER
-            | Columns::START_NS
-            | Columns::IDLE_NS
-            | Columns::WINDOW_NS
-            | Columns::HALTED
-            | Columns::WAKE_LATENCY_NS;
         let mut all = Counter::default();
         let mut idlers: Vec<Counter> = Vec::new();
         idlers.resize_with(reader.contents().idlers.len(), Counter::default);
@@ -129,24 +123,22 @@ impl Summary {
         let resolution_ns = reader.metadata().resolution_ns.unwrap_or(0);
         let mut chunk = Chunk::default();
         for row_group in 0..reader.row_groups() {
-            reader.read(row_group, columns, &mut chunk)?;
-            let lost = (0..chunk.rows).filter_map(|row| lost_in_poll_ns(&chunk, row, layer));
-            for lost_ns in lost {
-                preempted_polls += 1;
-                lost_in_polls_ns = lost_in_polls_ns.saturating_add(lost_ns);
-            }
-            let times = chunk.idler.iter().zip(&chunk.start_ns).zip(&chunk.idle_ns);
-            let ends = chunk.halted.iter().zip(&chunk.wake_latency_ns);
-            for (((&idler, &start_ns), &idle_ns), (&halted, &latency_ns)) in times.zip(ends) {
-                let episode = Row { start_ns, idle_ns, halted, latency_ns };
-                all.add(episode);
-                polls_that_went_on += u64::from(poll_went_on(layer, halted, latency_ns));
-                if let Some(idler) = idlers.get_mut(idler as usize) {
+            reader.read(row_group, Columns::COURSE, &mut chunk)?;
+            for row in 0..chunk.rows {
+                let start_ns = chunk.start_ns[row];
+                if let Some(lost_ns) = lost_in_poll_ns(&chunk, row, layer) {
+                    preempted_polls += 1;
+                    lost_in_polls_ns = lost_in_polls_ns.saturating_add(lost_ns);
+                }
+                let went_on = poll_went_on(layer, chunk.halted[row], chunk.wake_latency_ns[row]);
+                polls_that_went_on += u64::from(went_on);
+                all.add(&chunk, row);
+                if let Some(idler) = idlers.get_mut(chunk.idler[row] as usize) {
                     out_of_order += u64::from(idler.last_start_ns > start_ns);
                     let resolved_ns = start_ns.saturating_add(resolution_ns);
                     overlapping +=
                         u64::from(idler.counted.last_end_ns.is_some_and(|end_ns| end_ns > resolved_ns));
-                    idler.add(episode);
+                    idler.add(&chunk, row);
                 }
             }
         }
@@ -202,14 +194,6 @@ fn contradictions(reader: &Reader, all: &Counter, idlers: &[Counter]) -> Vec<Str
 /// The contradictions that are named.
 const MOST_CONTRADICTIONS: usize = 10;
 
-#[derive(Clone, Copy)]
-struct Row {
-    start_ns: u64,
-    idle_ns: u64,
-    halted: Option<bool>,
-    latency_ns: Option<u64>,
-}
-
 /// Bit lengths of a 64-bit number, 0 to 64.
 const BIT_LENGTHS: usize = 65;
 
@@ -225,23 +209,25 @@ struct Counter {
 }
 
 impl Counter {
-    fn add(&mut self, row: Row) {
+    /// Takes in a row of a chunk that was read with [`Columns::COURSE`].
+    fn add(&mut self, chunk: &Chunk, row: usize) {
+        let (start_ns, idle_ns, halted) = (chunk.start_ns[row], chunk.idle_ns[row], chunk.halted[row]);
         let stats = &mut self.stats;
-        stats.min_ns = if stats.episodes == 0 { row.idle_ns } else { stats.min_ns.min(row.idle_ns) };
-        stats.max_ns = stats.max_ns.max(row.idle_ns);
+        stats.min_ns = if stats.episodes == 0 { idle_ns } else { stats.min_ns.min(idle_ns) };
+        stats.max_ns = stats.max_ns.max(idle_ns);
         stats.episodes += 1;
-        stats.halted += u64::from(row.halted == Some(true));
-        stats.polled += u64::from(row.halted == Some(false));
-        if let Some(latency_ns) = row.latency_ns {
+        stats.halted += u64::from(halted == Some(true));
+        stats.polled += u64::from(halted == Some(false));
+        if let Some(latency_ns) = chunk.wake_latency_ns[row] {
             stats.latencies += 1;
             stats.total_latency_ns = stats.total_latency_ns.saturating_add(latency_ns);
         }
-        self.total_idle_ns += u128::from(row.idle_ns);
+        self.total_idle_ns += u128::from(idle_ns);
         stats.log2_histogram.resize(BIT_LENGTHS, 0);
-        stats.log2_histogram[(u64::BITS - row.idle_ns.leading_zeros()) as usize] += 1;
-        self.counted.count(row.start_ns, row.idle_ns);
-        self.last_start_ns = row.start_ns;
-        self.quantiles.add(row.idle_ns);
+        stats.log2_histogram[(u64::BITS - idle_ns.leading_zeros()) as usize] += 1;
+        self.counted.count(start_ns, idle_ns);
+        self.last_start_ns = start_ns;
+        self.quantiles.add(idle_ns);
     }
 
     fn finish(self) -> Stats {
