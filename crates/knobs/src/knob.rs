@@ -128,14 +128,10 @@ impl Knob {
     /// Its place on a machine; `None` for a property of an I/O thread if no thread is given.
     pub fn place(self, iothread: Option<&IothreadTarget>) -> Option<Place> {
         match (self.module(), iothread) {
-            (Some(_), _) => Some(Place::Parameter(self.path())),
+            (Some(_), _) => Some(Place::Parameter(parameter::path(self.param))),
             (None, Some(target)) => Some(target.place(self.param.name)),
             (None, None) => None,
         }
-    }
-
-    fn path(self) -> String {
-        parameter::path(self.param)
     }
 
     /// Who is affected by a write in this version (of Linux, of QEMU for I/O threads).
@@ -182,7 +178,7 @@ impl Knob {
 
     /// The line of a shell that sets a module parameter now.
     pub fn echo(self, value: i64) -> String {
-        format!("echo {} > {}", self.written(value), self.path())
+        format!("echo {} > {}", self.written(value), parameter::path(self.param))
     }
 
     /// `name=value`, as an option of its module.
