@@ -65,7 +65,7 @@ pub mod interval;
 pub mod measurements;
 mod median;
 pub mod options;
-pub mod pool;
+mod pool;
 pub mod random;
 pub mod results;
 pub mod row;
@@ -83,7 +83,6 @@ pub use measurements::{
 };
 pub use median::median;
 pub use options::CampaignOptions;
-pub use pool::Pool;
 pub use random::SplitMix64;
 pub use results::Results;
 pub use row::{Comparison, ResultRow};
