@@ -4,13 +4,13 @@
 use dwell_knobs::journal::{FORMAT, decode, encode};
 
 pub fn run(data: &[u8]) {
-    let _ = decode(data);
+    let _ = decode("", data);
     let sum = crc32fast::hash(data);
     let mut bytes = format!("dwell journal {FORMAT} bytes={} crc32={sum:08x}\n", data.len()).into_bytes();
     bytes.extend(data);
-    if let Ok(change) = decode(&bytes) {
+    if let Ok(change) = decode("", &bytes) {
         // Of figures JSON keeps all but the last bit.
-        let again = decode(&encode(&change)).unwrap();
+        let again = decode("", &encode(&change)).unwrap();
         assert_eq!(
             (again.id, again.state, again.entries, again.back),
             (change.id, change.state, change.entries, change.back)

@@ -170,7 +170,7 @@ fn seeds_are_accepted() {
         seeds::of("sketch").into_iter().all(|seed| dwell_fleet::Sketch::from_bytes("seed", seed).is_ok())
     );
     assert!(seeds::of("plan").iter().all(|seed| Plan::from_toml(&text(seed)).is_ok()));
-    assert_eq!(seeds::of("journal").iter().filter(|seed| journal::decode(seed).is_ok()).count(), 2);
+    assert_eq!(seeds::of("journal").iter().filter(|seed| journal::decode("seed", seed).is_ok()).count(), 2);
     assert!(seeds::of("libvirt").iter().all(|seed| libvirt::poll_in(&text(seed), "vm", 1).is_ok()));
     assert!(seeds::of("request").iter().all(|seed| dwell_fuzzing::request::requests(seed) == 1));
     assert!(TARGETS.iter().all(|(name, _)| !seeds::of(name).is_empty()));

@@ -9,76 +9,51 @@ use dwell_policy::timer::{PostingPredicate, Revision};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
 use serde::Serialize;
-use std::fmt;
 use std::io;
 
 /// Why a knob has no effect in the present state of a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", tag = "cause")]
 #[non_exhaustive]
 pub enum NoEffect {
     /// haltpoll is available, but without a cpuidle driver no governor runs.
+    #[error(
+        "no cpuidle driver is in use, so no governor runs and nothing reads the parameters of haltpoll; see `dwell doctor`"
+    )]
     NoCpuidleDriver,
-    /// The idle driver dwell_idle decides.
+    #[error(
+        "the idle driver dwell_idle decides in place of haltpoll, and learns; set its own parameters (`dwell tune` and \
+         `dwell apply`, with a recording made under it, or `dwell control --layer driver`), or run `rmmod dwell_idle` and \
+         load haltpoll"
+    )]
     DwellIdle,
-    /// Another cpuidle governor decides.
+    #[error("the cpuidle governor in use is {governor}; only haltpoll reads its parameters")]
     OtherGovernor { governor: String },
-    /// Another cpuidle governor decides, and this kernel has no haltpoll governor.
+    #[error(
+        "the cpuidle governor in use is {governor}, and this kernel has no haltpoll governor (CONFIG_CPU_IDLE_GOV_HALTPOLL)"
+    )]
     NoHaltpollGovernor {
         /// The one that decides.
         governor: String,
     },
     /// `pi_inject_timer` posts interrupts, and this KVM cannot.
+    #[error(
+        "interrupts can be posted into guests only with APICv or AVIC, and {}",
+        .switch.as_ref().map_or("neither kvm_intel nor kvm_amd is loaded".to_owned(), |switch| format!("{switch} is off"))
+    )]
     NoApicv {
         /// The switch that is off, if there is one.
         switch: Option<String>,
     },
     /// The windows do not depend on it: decided by the model of the rule.
+    #[error("with {}, no value changes any window", .beside.as_deref().unwrap_or("the other values"))]
     NoWindow {
         /// The other parameter that is the reason, as `name = value`; `None` if several are together.
         beside: Option<String>,
     },
     /// The wanted setting gives the same windows as the present one: decided by the model of the rule.
+    #[error("the present setting gives the same window after every sequence of halts; see `dwell explain`")]
     Equivalent,
-}
-
-impl fmt::Display for NoEffect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoEffect::NoCpuidleDriver => f.write_str(
-                "no cpuidle driver is in use, so no governor runs and nothing reads the parameters of haltpoll; see \
-                 `dwell doctor`",
-            ),
-            NoEffect::DwellIdle => f.write_str(
-                "the idle driver dwell_idle decides in place of haltpoll, and learns; set its own parameters (`dwell tune` and \
-                 `dwell apply`, with a recording made under it, or `dwell control --layer driver`), or run `rmmod dwell_idle` \
-                 and load haltpoll",
-            ),
-            NoEffect::OtherGovernor { governor } => {
-                write!(f, "the cpuidle governor in use is {governor}; only haltpoll reads its parameters")
-            }
-            NoEffect::NoHaltpollGovernor { governor } => write!(
-                f,
-                "the cpuidle governor in use is {governor}, and this kernel has no haltpoll governor \
-                 (CONFIG_CPU_IDLE_GOV_HALTPOLL)"
-            ),
-            NoEffect::NoApicv { switch: Some(switch) } => {
-                write!(f, "interrupts can be posted into guests only with APICv or AVIC, and {switch} is off")
-            }
-            NoEffect::NoApicv { switch: None } => f.write_str(
-                "interrupts can be posted into guests only with APICv or AVIC, and neither kvm_intel nor kvm_amd is loaded",
-            ),
-            NoEffect::NoWindow { beside: Some(other) } => {
-                write!(f, "with {other}, no value changes any window")
-            }
-            NoEffect::NoWindow { beside: None } => {
-                f.write_str("with the other values, no value changes any window")
-            }
-            NoEffect::Equivalent => f.write_str(
-                "the present setting gives the same window after every sequence of halts; see `dwell explain`",
-            ),
-        }
-    }
 }
 
 /// The name of the idle driver dwell_idle.

@@ -21,8 +21,8 @@
 pub mod manager;
 
 use crate::condition::Readers;
-use crate::explain;
 use crate::explain::same::{Sameness, compare};
+use crate::explain::{self, with};
 use crate::knob::Knob;
 use Severity::{Danger, Note, Warning};
 use dwell_machine::load::SHARED_CORE;
@@ -886,16 +886,6 @@ fn guest(facts: &Facts) -> Option<Setting> {
     setting(facts, Layer::Guest, &facts.guest.parameters).filter(|_| haltpoll_decides(facts))
 }
 
-fn with(setting: &Setting, name: &str, value: i64) -> Option<Setting> {
-    let mut other = *setting;
-    other.set(name, value).ok()?;
-    Some(other)
-}
-
-fn is_same(a: &Setting, b: &Setting) -> bool {
-    matches!(compare(a, b), Sameness::Same { .. })
-}
-
 /// Parameters that were changed and have no effect, by the reason: what a machine shows first, then the model.
 fn without_effect(facts: &Facts) -> Vec<Data> {
     let readers = Readers::from(facts);
@@ -937,7 +927,7 @@ fn never_polls(setting: Option<Setting>, max: &str, by_max: bool) -> Vec<Data> {
         return when(by_max);
     }
     let off = |setting: &Setting| with(setting, max, 0).map(|off| compare(setting, &off));
-    if by_max || !matches!(off(&setting), Some(Sameness::Same { .. })) {
+    if by_max || !off(&setting).is_some_and(|off| off.is_same()) {
         return vec![];
     }
     let polls = |setting: &Setting| matches!(off(setting), Some(Sameness::Differ { .. }));
@@ -954,7 +944,7 @@ fn never_polls(setting: Option<Setting>, max: &str, by_max: bool) -> Vec<Data> {
 fn acts_as(setting: Option<Setting>, name: &str, max: &str) -> Vec<Data> {
     let found = setting.and_then(|setting| {
         let (value, limit) = (setting.get(name)?, setting.get(max)?);
-        let equivalent = with(&setting, name, limit).is_some_and(|other| is_same(&setting, &other));
+        let equivalent = with(&setting, name, limit).is_some_and(|other| compare(&setting, &other).is_same());
         // Where nothing polls at all, that is the finding.
         (limit > 0 && value > limit && equivalent).then_some((value, limit))
     });

@@ -130,6 +130,12 @@ pub struct Change {
     pub to: i64,
 }
 
+impl Change {
+    fn reversed(&self) -> Change {
+        Change { property: self.property.clone(), from: self.to, to: self.from }
+    }
+}
+
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} -> {}", self.property, self.from, self.to)
@@ -147,18 +153,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The writes that restore the values, in reverse order.
-    #[must_use]
-    pub fn reversed(&self) -> Plan {
-        let back =
-            |change: &Change| Change { property: change.property.clone(), from: change.to, to: change.from };
-        Plan {
-            id: self.id.clone(),
-            changes: self.changes.iter().rev().map(back).collect(),
-            unchanged: vec![],
-        }
-    }
-
     /// The same as a plan that [`change`](crate::change) checks, puts into the journal, applies and reverts.
     ///
     /// # Errors
@@ -230,10 +224,7 @@ pub struct Process {
 
 /// The process that an I/O thread is in; `None` where `/proc` does not have it, as in another PID namespace.
 pub fn process(machine: &dyn Machine, monitor: &Monitor, thread: &IoThread) -> Option<Process> {
-    let of_thread = |tid: u32| {
-        let status = machine.text(&format!("/proc/{tid}/status"))?;
-        status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
-    };
+    let of_thread = |tid| dwell_machine::process::of_thread(machine, tid);
     let pid = thread.thread_id.and_then(of_thread).or_else(|| monitor.peer_pid())?;
     let stat = machine.text(&format!("/proc/{pid}/stat"))?;
     // The name is in parentheses and may have any character; the start is the twentieth field after it.
@@ -338,9 +329,8 @@ pub fn find(monitor: &mut Monitor, id: &str) -> Result<IoThread, IothreadError> 
 fn from_query(answer: &Value) -> Result<Vec<IoThread>, IothreadError> {
     let wrong = || answer_error("query-iothreads", "a list of iothreads", answer);
     let thread = |item: &Value| {
-        let value = |property: Property| {
-            item.get(property.name()).and_then(Value::as_i64).map(|value| (property.name().to_owned(), value))
-        };
+        let value =
+            |property: Property| Some((property.name().to_owned(), item.get(property.name())?.as_i64()?));
         let id = item.get("id").and_then(Value::as_str).ok_or_else(wrong)?;
         Ok(IoThread {
             id: id.parse()?,
@@ -429,7 +419,7 @@ pub fn apply(monitor: &mut Monitor, plan: &Plan) -> Result<(), IothreadError> {
             if matches!(&source, IothreadError::Qmp(error) if error.is_refusal()) { done } else { done + 1 };
         let mut left = vec![];
         for before in plan.changes.iter().take(written).rev() {
-            let back = Change { property: before.property.clone(), from: before.to, to: before.from };
+            let back = before.reversed();
             if set(monitor, &plan.id, &back).is_err() {
                 left.push(back);
             }

@@ -253,27 +253,23 @@ fn failed(what: &'static str, path: &str) -> impl FnOnce(io::Error) -> JournalEr
     move |source| JournalError::Io { what, path, source }
 }
 
-/// What a lock is against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Against {
-    /// Other processes that write to the journal.
-    Writers,
-    /// Other verifications, and changes that are begun.
-    Verifiers,
-    /// Other controllers.
-    Controllers,
+dwell_policy::named! {
+    /// What a lock is against.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Against {
+        /// Other processes that write to the journal.
+        Writers = "lock",
+        /// Other verifications, and changes that are begun.
+        Verifiers = "verify.lock",
+        /// Other controllers.
+        Controllers = "control.lock",
+    }
+
+    /// The name of its file.
+    fn file
 }
 
 impl Against {
-    fn path(self, state_directory: &str) -> String {
-        let name = match self {
-            Against::Writers => "lock",
-            Against::Verifiers => "verify.lock",
-            Against::Controllers => "control.lock",
-        };
-        format!("{}/{name}", state_directory.trim_end_matches('/'))
-    }
-
     fn taken(self, path: String) -> JournalError {
         match self {
             Against::Writers => JournalError::Locked { path },
@@ -298,7 +294,8 @@ pub(crate) fn lock(
     safe()?;
     machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
     safe()?;
-    let (path, begun) = (against.path(state_directory), Instant::now());
+    let path = format!("{}/{}", state_directory.trim_end_matches('/'), against.file());
+    let begun = Instant::now();
     loop {
         if let Some(lock) = machine.lock(&path).map_err(failed("lock", &path))? {
             return Ok(lock);
@@ -593,7 +590,7 @@ pub fn read_readable(machine: &dyn Writable, state_directory: &str) -> Result<Re
 fn read_one(machine: &dyn Writable, path: String, id: Option<Id>) -> Result<Change, JournalError> {
     let Some(id) = id else { return Err(JournalError::Stray { path }) };
     let bytes = machine.read_own(&path).map_err(failed("read", &path))?;
-    let change = decode(&bytes).map_err(|wrong| wrong.of(&path))?;
+    let change = decode(&path, &bytes)?;
     if change.id != id {
         return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });
     }
@@ -606,9 +603,9 @@ fn read_one(machine: &dyn Writable, path: String, id: Option<Id>) -> Result<Chan
 /// Refuses what could not be read back, or not as what it is.
 fn is_readable(change: &Change, bytes: &[u8]) -> Result<(), JournalError> {
     let unreadable = |why: String| JournalError::Unreadable { id: change.id, why };
-    let read = decode(bytes).map_err(|wrong| match wrong {
-        Undecodable::Torn(why) => unreadable(why),
-        Undecodable::Foreign | Undecodable::Format(_) => unreadable("it has no first line".to_owned()),
+    let read = decode("", bytes).map_err(|wrong| match wrong {
+        JournalError::Torn { why, .. } => unreadable(why),
+        _ => unreadable("it has no first line".to_owned()),
     })?;
     own::check(&read).map_err(unreadable)?;
     // All by which it is reverted; of other numbers the last digit may differ.
@@ -619,28 +616,6 @@ fn is_readable(change: &Change, bytes: &[u8]) -> Result<(), JournalError> {
         && read.back == change.back
         && (read.plan.owner, &read.plan.iothread) == (change.plan.owner, &change.plan.iothread);
     is_same.then_some(()).ok_or_else(|| unreadable("it would be another one".to_owned()))
-}
-
-/// What is wrong with the bytes of a file of the journal.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Undecodable {
-    /// It does not begin as one.
-    Foreign,
-    /// Another version wrote it.
-    Format(String),
-    /// It is not what was written.
-    Torn(String),
-}
-
-impl Undecodable {
-    fn of(self, path: &str) -> JournalError {
-        let path = path.to_owned();
-        match self {
-            Undecodable::Foreign => JournalError::Foreign { path },
-            Undecodable::Format(found) => JournalError::Format { path, found },
-            Undecodable::Torn(why) => JournalError::Torn { path, why },
-        }
-    }
 }
 
 /// The bytes of a file of the journal.
@@ -654,38 +629,41 @@ pub fn encode(change: &Change) -> Vec<u8> {
     bytes
 }
 
-/// The change in the bytes of a file of the journal.
+/// The change in the bytes of the file of the journal at `path`.
 ///
 /// # Errors
-/// [`Undecodable`] if they are not what [`encode`] made.
-pub fn decode(bytes: &[u8]) -> Result<Change, Undecodable> {
+/// [`JournalError::Foreign`], [`JournalError::Format`] or [`JournalError::Torn`] if they are not what [`encode`] made.
+pub fn decode(path: &str, bytes: &[u8]) -> Result<Change, JournalError> {
+    let torn = |why: &str| JournalError::Torn { path: path.to_owned(), why: why.to_owned() };
     let Some(rest) = bytes.strip_prefix(b"dwell journal ") else {
         return Err(match bytes.is_empty() {
-            true => Undecodable::Torn("it is empty".to_owned()),
-            false => Undecodable::Foreign,
+            true => torn("it is empty"),
+            false => JournalError::Foreign { path: path.to_owned() },
         });
     };
-    let torn = |why: &str| Undecodable::Torn(why.to_owned());
-    let end = rest.iter().position(|byte| *byte == b'\n').ok_or(torn("its first line has no end"))?;
+    let end = rest.iter().position(|byte| *byte == b'\n').ok_or_else(|| torn("its first line has no end"))?;
     let (head, body) = rest.split_at(end);
     let body = body.get(1..).unwrap_or_default();
     let head = String::from_utf8_lossy(head);
     let mut words = head.split(' ');
     match words.next() {
         Some(format) if format == FORMAT.to_string() => {}
-        other => return Err(Undecodable::Format(other.unwrap_or("none").escape_debug().to_string())),
+        other => {
+            let found = other.unwrap_or("none").escape_debug().to_string();
+            return Err(JournalError::Format { path: path.to_owned(), found });
+        }
     }
     let mut number = |name: &str, radix| {
         let word = words.next()?.strip_prefix(name)?.strip_prefix('=')?;
         u64::from_str_radix(word, radix).ok()
     };
     let (length, sum) =
-        number("bytes", 10).zip(number("crc32", 16)).ok_or(torn("its first line is not whole"))?;
+        number("bytes", 10).zip(number("crc32", 16)).ok_or_else(|| torn("its first line is not whole"))?;
     if body.len() as u64 != length {
-        return Err(Undecodable::Torn(format!("it has {} of {length} bytes", body.len())));
+        return Err(torn(&format!("it has {} of {length} bytes", body.len())));
     }
     if u64::from(crc32fast::hash(body)) != sum {
         return Err(torn("its bytes are not those that were written"));
     }
-    serde_json::from_slice(body).map_err(|error| Undecodable::Torn(error.to_string()))
+    serde_json::from_slice(body).map_err(|error| torn(&error.to_string()))
 }

@@ -17,8 +17,8 @@ use crate::place::Place;
 use crate::value::{self, ValueError};
 use crate::{iothread, lines};
 use dwell_machine::{Module as Loading, Writable};
+use dwell_policy::Owner;
 use dwell_policy::param::Setting;
-use dwell_policy::{Layer, Owner};
 
 /// Why values cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -65,12 +65,10 @@ pub fn entries(
     setting: &Setting<Owner>,
     iothread: Option<&IothreadTarget>,
 ) -> Result<Vec<Entry>, KeepError> {
-    let wanted = match (setting.owner(), iothread) {
-        (Owner::Layer(Layer::Host) | Owner::Timer, _) => of_module(machine, id, Module::Kvm, setting)?,
-        (Owner::Layer(Layer::Guest), _) => of_module(machine, id, Module::Haltpoll, setting)?,
-        (Owner::Layer(Layer::Driver), _) => of_module(machine, id, Module::DwellIdle, setting)?,
-        (Owner::Layer(Layer::Iothread), None) => vec![],
-        (Owner::Layer(Layer::Iothread), Some(target)) => vec![of_iothread(setting, target)?],
+    let wanted = match (Module::of(setting.owner()), iothread) {
+        (Some(module), _) => of_module(machine, id, module, setting)?,
+        (None, Some(target)) => vec![of_iothread(setting, target)?],
+        (None, None) => vec![],
     };
     let entry = |(place, text)| {
         let original = value::read(machine, &place)?;

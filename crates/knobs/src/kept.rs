@@ -3,25 +3,16 @@
 use crate::journal::id::Id;
 use crate::knob::Knob;
 use crate::libvirt;
-use crate::place::Place;
+use crate::place::{OWN, Place, WANTED};
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 
 /// The files and links that keep the values of one change, at most.
 pub(crate) const MOST_ENTRIES: usize = 2;
 
-/// Where the files of a change are, without its number.
-const FILES: [(&str, &str); 4] = [
-    ("/etc/modprobe.d/dwell-", ".conf"),
-    ("/etc/tmpfiles.d/dwell-", ".conf"),
-    ("/etc/systemd/system/dwell-", ".service"),
-    (WANTED, ".service"),
-];
-const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/dwell-";
-
 /// Whether a path is that of a file or link which keeps the values of this change.
 pub(crate) fn is_of_change(path: &str, id: Id) -> bool {
-    FILES.iter().any(|(begin, end)| path == format!("{begin}{id:06}{end}"))
+    OWN.iter().any(|(begin, end)| path == format!("{begin}{id:06}{end}"))
 }
 
 /// Whether dwell generates such a text for a place: comments, and known parameters with numbers. Nothing else
@@ -132,11 +123,7 @@ mod tests {
     fn what_is_generated_is_known_again() {
         for owner in Owner::ALL.into_iter().filter(|owner| *owner != Layer::Iothread) {
             let setting = Setting::defaults(owner, Version::new(6, 18));
-            let module = match owner {
-                Owner::Layer(Layer::Guest) => Module::Haltpoll,
-                Owner::Layer(Layer::Driver) => Module::DwellIdle,
-                _ => Module::Kvm,
-            };
+            let module = Module::of(owner).unwrap();
             let options = format!("{}{}\n", head(7, '#'), lines::module_options(module, &setting));
             assert!(is_generated(&file("/etc/modprobe.d/dwell-000007.conf"), &options), "{options}");
             let writes = tmpfiles(7, &setting);

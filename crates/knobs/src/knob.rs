@@ -54,28 +54,40 @@ dwell_policy::named! {
     pub fn name
 }
 
-/// What a write affects, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Every vCPU at its next halt, those of running VMs included.
-    NextHalt,
-    /// As [`Scope::NextHalt`], except for VMs whose VMM has set `KVM_CAP_HALT_POLL`.
-    NextHaltUnlessCap,
-    /// VMs that are created from now on; running ones keep what there was.
-    NewVms,
-    /// It is not known whether [`Scope::NewVms`] or [`Scope::NextHaltUnlessCap`].
-    NewVmsOrNextHalt,
-    /// vCPUs that are created from now on.
-    NewVcpus,
-    /// Every CPU of this guest at its next halt.
-    NextIdle,
-    /// As [`Scope::NextIdle`], and what was learned is forgotten.
-    NextIdleAnew,
-    /// Every timer that is armed from now on.
-    NextTimer,
-    /// The running thread at once, whose polling state is reset.
-    RunningThread,
+impl Module {
+    /// The one whose parameters these are; `None` for properties of I/O threads.
+    pub const fn of(owner: Owner) -> Option<Module> {
+        match owner {
+            Owner::Layer(Layer::Host) | Owner::Timer => Some(Module::Kvm),
+            Owner::Layer(Layer::Guest) => Some(Module::Haltpoll),
+            Owner::Layer(Layer::Driver) => Some(Module::DwellIdle),
+            Owner::Layer(Layer::Iothread) => None,
+        }
+    }
+}
+
+dwell_policy::named! {
+    /// What a write affects, and when.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Scope {
+        NextHalt = "every vCPU at its next halt, running VMs included",
+        NextHaltUnlessCap =
+            "every vCPU at its next halt, running VMs included, except VMs whose VMM has set KVM_CAP_HALT_POLL",
+        NewVms =
+            "VMs that are created from now on (5.8 to 6.0 copy halt_poll_ns then); running VMs keep what they have",
+        /// It is not known whether [`Scope::NewVms`] or [`Scope::NextHaltUnlessCap`].
+        NewVmsOrNextHalt =
+            "not known for this kernel: by the rule of 5.8 to 6.0 VMs that are created from now on, by that since 6.1 every \
+             vCPU at its next halt",
+        NewVcpus = "vCPUs that are created from now on",
+        NextIdle = "every CPU of this guest at its next halt",
+        NextIdleAnew = "every CPU of this guest at its next halt; it begins to learn anew",
+        NextTimer = "every timer that is armed from now on, running VMs included",
+        RunningThread = "the running thread at once; any write resets its polling state",
+    }
+
+    pub fn words
 }
 
 impl Scope {
@@ -86,27 +98,6 @@ impl Scope {
             Some(MaxSource::CopiedAtCreation) => Scope::NewVms,
             Some(MaxSource::CapElseLive) => Scope::NextHaltUnlessCap,
             None => Scope::NewVmsOrNextHalt,
-        }
-    }
-
-    pub const fn words(self) -> &'static str {
-        match self {
-            Scope::NextHalt => "every vCPU at its next halt, running VMs included",
-            Scope::NextHaltUnlessCap => {
-                "every vCPU at its next halt, running VMs included, except VMs whose VMM has set KVM_CAP_HALT_POLL"
-            }
-            Scope::NewVms => {
-                "VMs that are created from now on (5.8 to 6.0 copy halt_poll_ns then); running VMs keep what they have"
-            }
-            Scope::NewVmsOrNextHalt => {
-                "not known for this kernel: by the rule of 5.8 to 6.0 VMs that are created from now on, by that since 6.1 every \
-                 vCPU at its next halt"
-            }
-            Scope::NewVcpus => "vCPUs that are created from now on",
-            Scope::NextIdle => "every CPU of this guest at its next halt",
-            Scope::NextIdleAnew => "every CPU of this guest at its next halt; it begins to learn anew",
-            Scope::NextTimer => "every timer that is armed from now on, running VMs included",
-            Scope::RunningThread => "the running thread at once; any write resets its polling state",
         }
     }
 }
@@ -131,25 +122,16 @@ impl Knob {
 
     /// The module it is a parameter of; `None` for properties of I/O threads.
     pub const fn module(self) -> Option<Module> {
-        match self.param.owner {
-            Owner::Layer(Layer::Host) | Owner::Timer => Some(Module::Kvm),
-            Owner::Layer(Layer::Guest) => Some(Module::Haltpoll),
-            Owner::Layer(Layer::Driver) => Some(Module::DwellIdle),
-            Owner::Layer(Layer::Iothread) => None,
-        }
+        Module::of(self.param.owner)
     }
 
     /// Its place on a machine; `None` for a property of an I/O thread if no thread is given.
     pub fn place(self, iothread: Option<&IothreadTarget>) -> Option<Place> {
         match (self.module(), iothread) {
-            (Some(_), _) => Some(Place::Parameter(self.path())),
+            (Some(_), _) => Some(Place::Parameter(parameter::path(self.param))),
             (None, Some(target)) => Some(target.place(self.param.name)),
             (None, None) => None,
         }
-    }
-
-    fn path(self) -> String {
-        parameter::path(self.param)
     }
 
     /// Who is affected by a write in this version (of Linux, of QEMU for I/O threads).
@@ -196,7 +178,7 @@ impl Knob {
 
     /// The line of a shell that sets a module parameter now.
     pub fn echo(self, value: i64) -> String {
-        format!("echo {} > {}", self.written(value), self.path())
+        format!("echo {} > {}", self.written(value), parameter::path(self.param))
     }
 
     /// `name=value`, as an option of its module.

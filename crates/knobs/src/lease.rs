@@ -253,28 +253,13 @@ impl Lease {
         if let Some(taken) = open_of(journal.changes(), subject) {
             return Err(LeaseError::Taken { subject: Box::new(subject.clone()), id: taken.id });
         }
-        let now = change::now_unix_s();
-        let change = Change {
-            id: journal.next_id()?,
-            // Each of its values is as good as another: there is nothing that an interruption leaves half-way.
-            state: State::Applied,
-            begun_at_unix_s: now,
-            since_unix_s: now,
-            boot_id: identity::boot_id(machine),
-            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
-            kept: false,
-            lease: true,
-            left: false,
-            process,
-            entries,
-            back: vec![],
-            plan: Plan {
-                advice: "controlled by `dwell control`".to_owned(),
-                ..Plan::by_hand(originals, originals, subject.iothread().cloned())
-            },
-            verifying: false,
-            verifications: vec![],
+        let plan = Plan {
+            advice: "controlled by `dwell control`".to_owned(),
+            ..Plan::by_hand(originals, originals, subject.iothread().cloned())
         };
+        // Each of its values is as good as another: there is nothing that an interruption leaves half-way.
+        let change = change::begun(&journal, State::Applied, plan, entries)?;
+        let change = Change { lease: true, process, ..change };
         journal.save(&change)?;
         Ok(Lease::of(holder, subject, change, originals))
     }
@@ -413,11 +398,7 @@ impl Lease {
         let writes = writes(&self.now, to, self.subject.iothread());
         for write in &writes {
             let entry = self.entries.iter().find(|entry| entry.place == write.place);
-            let leased = entry.is_some_and(|entry| {
-                let text = Knob::find(&write.knob).map(|knob| knob.written(write.to));
-                change::is_ours(entry, text.as_deref()) || change::is_original(entry, text.as_deref())
-            });
-            if !leased {
+            if !entry.is_some_and(|entry| change::is_known(entry, Some(&write.text()))) {
                 return Err(SetError::NotLeased { knob: write.knob.clone(), value: write.to });
             }
         }
@@ -427,8 +408,7 @@ impl Lease {
         }
         self.check(machine)?;
         for write in &writes {
-            let Some(knob) = Knob::find(&write.knob) else { continue };
-            value::write(machine, &write.place, Some(&knob.written(write.to)))?;
+            value::write(machine, &write.place, Some(&write.text()))?;
             // In the range of the parameter, as it is a value of the lease.
             let _ = self.now.set(&write.knob, write.to);
         }
@@ -463,7 +443,7 @@ fn has_values(change: &Change, present: Setting, setting: &Setting) -> Result<()
         let has = match entry_of(change, param.name) {
             Some(entry) => {
                 let text = Knob::of(present.layer(), param.name).map(|knob| knob.written(value));
-                change::is_ours(entry, text.as_deref()) || change::is_original(entry, text.as_deref())
+                change::is_known(entry, text.as_deref())
             }
             None => present.get(param.name) == Some(value),
         };

@@ -4,9 +4,9 @@
 //! everything else stays as it is, to the letter. A running domain keeps what it has until it is started anew.
 
 use dwell_machine::Writable;
+use dwell_machine::domain::child;
 use roxmltree::{Document, Node};
 use std::io;
-use std::ops::Range;
 
 const VIRSH: &str = "/usr/bin/virsh";
 
@@ -20,8 +20,9 @@ pub(crate) fn poll(machine: &dyn Writable, domain: &str, number: u32) -> io::Res
 /// # Errors
 /// `InvalidData` if the text is not XML, or the domain has no such I/O thread.
 pub fn poll_in(xml: &str, domain: &str, number: u32) -> io::Result<Option<String>> {
-    let thread = Thread::find(xml, domain, number)?;
-    Ok(thread.poll.and_then(|range| xml.get(range)).map(str::to_owned))
+    let document = parse(xml, domain)?;
+    let poll = child(iothread(&document, domain, number)?, "poll");
+    Ok(poll.and_then(|poll| xml.get(poll.range())).map(str::to_owned))
 }
 
 /// The text of a domain with this element in place of the `<poll …/>` of an I/O thread, or without one.
@@ -29,7 +30,28 @@ pub fn poll_in(xml: &str, domain: &str, number: u32) -> io::Result<Option<String
 /// # Errors
 /// As [`poll_in`].
 pub fn with_poll(xml: &str, domain: &str, number: u32, element: Option<&str>) -> io::Result<String> {
-    Ok(Thread::find(xml, domain, number)?.with(xml, element.unwrap_or("")))
+    let document = parse(xml, domain)?;
+    let thread = iothread(&document, domain, number)?;
+    let element = element.unwrap_or_default();
+    let (range, text) = match (child(thread, "poll"), thread.first_child()) {
+        (Some(poll), _) => (poll.range(), element.to_owned()),
+        (None, Some(first)) => (first.range().start..first.range().start, element.to_owned()),
+        (None, None) if element.is_empty() => return Ok(xml.to_owned()),
+        (None, None) => {
+            let whole = xml.get(thread.range()).unwrap_or_default();
+            match whole.strip_suffix("/>") {
+                Some(head) => (thread.range(), format!("{head}>{element}</iothread>")),
+                // `<iothread …></iothread>`, with whatever white space.
+                None => {
+                    let end = thread.range().start + whole.rfind("</").unwrap_or(whole.len());
+                    (end..end, element.to_owned())
+                }
+            }
+        }
+    };
+    let mut changed = xml.to_owned();
+    changed.replace_range(range, &text);
+    Ok(changed)
 }
 
 /// Puts a `<poll …/>` there, or takes away the one that is there.
@@ -70,58 +92,23 @@ fn dump(machine: &dyn Writable, domain: &str) -> io::Result<String> {
     machine.run(VIRSH, &["dumpxml", "--inactive", "--security-info", domain], "")
 }
 
-/// Where an `<iothread>` and its `<poll>` are in the text of a domain.
-struct Thread {
-    range: Range<usize>,
-    poll: Option<Range<usize>>,
-    /// Where the content begins, unless the element is `<iothread …/>`.
-    content: Option<usize>,
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-impl Thread {
-    fn find(xml: &str, domain: &str, number: u32) -> io::Result<Thread> {
-        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let document = Document::parse(xml)
-            .map_err(|error| wrong(format!("what virsh prints of domain {domain} is no XML: {error}")))?;
-        let is = |node: &Node<'_, '_>, name: &str| node.has_tag_name(name);
-        let ids = document.root_element().children().find(|node| is(node, "iothreadids"));
-        let same = |node: &Node<'_, '_>| {
-            is(node, "iothread") && node.attribute("id").and_then(|id| id.trim().parse().ok()) == Some(number)
-        };
-        let Some(thread) = ids.and_then(|ids| ids.children().find(same)) else {
-            return Err(wrong(format!(
-                "domain {domain} has no <iothread id='{number}'> in its <iothreadids>"
-            )));
-        };
-        Ok(Thread {
-            range: thread.range(),
-            poll: thread.children().find(|node| is(node, "poll")).map(|node| node.range()),
-            content: thread.first_child().map(|child| child.range().start),
-        })
-    }
+fn parse<'x>(xml: &'x str, domain: &str) -> io::Result<Document<'x>> {
+    Document::parse(xml)
+        .map_err(|error| invalid(format!("what virsh prints of domain {domain} is no XML: {error}")))
+}
 
-    /// The text with this element in place of the `<poll>` that is there.
-    fn with(&self, xml: &str, element: &str) -> String {
-        let (range, text) = match (&self.poll, self.content) {
-            (Some(poll), _) => (poll.clone(), element.to_owned()),
-            (None, Some(content)) => (content..content, element.to_owned()),
-            (None, None) if element.is_empty() => return xml.to_owned(),
-            (None, None) => {
-                let whole = xml.get(self.range.clone()).unwrap_or_default();
-                match whole.strip_suffix("/>") {
-                    Some(head) => (self.range.clone(), format!("{head}>{element}</iothread>")),
-                    // `<iothread …></iothread>`, with whatever white space.
-                    None => {
-                        let end = self.range.start + whole.rfind("</").unwrap_or(whole.len());
-                        (end..end, element.to_owned())
-                    }
-                }
-            }
-        };
-        let mut changed = xml.to_owned();
-        changed.replace_range(range, &text);
-        changed
-    }
+fn iothread<'d, 'x>(document: &'d Document<'x>, domain: &str, number: u32) -> io::Result<Node<'d, 'x>> {
+    let is_it = |node: &Node<'_, '_>| {
+        node.has_tag_name("iothread")
+            && node.attribute("id").and_then(|id| id.trim().parse().ok()) == Some(number)
+    };
+    child(document.root_element(), "iothreadids").and_then(|ids| ids.children().find(is_it)).ok_or_else(
+        || invalid(format!("domain {domain} has no <iothread id='{number}'> in its <iothreadids>")),
+    )
 }
 
 #[cfg(test)]
@@ -131,7 +118,7 @@ mod tests {
     const POLL: &str = "<poll max='300000'/>";
 
     fn changed(xml: &str, number: u32, element: &str) -> String {
-        Thread::find(xml, "vm", number).unwrap().with(xml, element)
+        with_poll(xml, "vm", number, Some(element)).unwrap()
     }
 
     #[test]
@@ -175,7 +162,7 @@ mod tests {
     fn a_thread_that_is_not_there_is_an_error() {
         for xml in ["<domain/>", "<domain><iothreadids><iothread id='2'/></iothreadids></domain>", "<domain>"]
         {
-            assert!(Thread::find(xml, "vm", 1).is_err(), "{xml}");
+            assert!(poll_in(xml, "vm", 1).is_err(), "{xml}");
         }
     }
 }

@@ -24,12 +24,19 @@ fn lines(about: &str, lines: impl IntoIterator<Item = String>) -> Lines {
 /// How to set it now and how to keep it, from `present`. With the machine that it is for at hand, only lines
 /// that can work there; else those for each kind of machine.
 pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> Vec<Lines> {
-    let here = |module: Module| here.map(|machine| Here::read(machine, module, setting));
-    match setting.layer() {
-        Layer::Host => kvm(setting, here(Module::Kvm)),
-        Layer::Guest => haltpoll(setting, present, here(Module::Haltpoll)),
-        Layer::Iothread => iothread(setting),
-        Layer::Driver => driver(setting, here(Module::DwellIdle)),
+    let Some(module) = Module::of(setting.owner()) else { return iothread(setting) };
+    let here = here.map(|machine| Here::read(machine, module, setting));
+    if here.is_some_and(|here| here.module.is_none()) {
+        let name = module.name();
+        let about = format!(
+            "nothing can be set: /sys/module/{name} does not have these parameters; see `dwell doctor`"
+        );
+        return vec![lines(&about, [])];
+    }
+    match module {
+        Module::Kvm => kvm(setting, here),
+        Module::Haltpoll => haltpoll(setting, present, here),
+        Module::DwellIdle => driver(setting),
     }
 }
 
@@ -97,15 +104,6 @@ fn kept(module: Module, setting: &Setting, here: Option<Here>) -> Vec<Lines> {
     all
 }
 
-/// The text if the machine does not have the parameters.
-fn missing(module: Module) -> Vec<Lines> {
-    let name = module.name();
-    vec![lines(
-        &format!("nothing can be set: /sys/module/{name} does not have these parameters; see `dwell doctor`"),
-        [],
-    )]
-}
-
 /// One of these for each parameter.
 fn each<O: Copy + Into<Owner>>(setting: &Setting<O>, line: impl Fn(Knob, i64) -> String) -> Vec<String> {
     setting.iter().map(|(param, value)| line(Knob { param }, value)).collect()
@@ -122,9 +120,6 @@ pub fn kernel_command_line<O: Copy + Into<Owner>>(module: Module, setting: &Sett
 }
 
 fn kvm(setting: &Setting, here: Option<Here>) -> Vec<Lines> {
-    if here.is_some_and(|here| here.module.is_none()) {
-        return missing(Module::Kvm);
-    }
     let scope = Knob::find("halt_poll_ns").map(|knob| knob.scope(setting.version()));
     let now = match scope {
         Some(Scope::NewVms) => {
@@ -148,9 +143,6 @@ fn kvm(setting: &Setting, here: Option<Here>) -> Vec<Lines> {
 }
 
 fn haltpoll(setting: &Setting, present: &Setting, here: Option<Here>) -> Vec<Lines> {
-    if here.is_some_and(|here| here.module.is_none()) {
-        return missing(Module::Haltpoll);
-    }
     let mut all = vec![];
     let writes = plan::writes(present, setting, None);
     if here.is_some_and(|here| !here.writable) {
@@ -167,16 +159,12 @@ fn haltpoll(setting: &Setting, present: &Setting, here: Option<Here>) -> Vec<Lin
     all
 }
 
-fn driver(setting: &Setting, here: Option<Here>) -> Vec<Lines> {
-    if here.is_some_and(|here| here.module.is_none()) {
-        return missing(Module::DwellIdle);
-    }
-    let mut all = vec![lines("now, in the guest, as root", each(setting, Knob::echo))];
-    all.push(lines(
-        "over a reboot: in /etc/modprobe.d/dwell.conf",
-        [module_options(Module::DwellIdle, setting)],
-    ));
-    all
+fn driver(setting: &Setting) -> Vec<Lines> {
+    let options = module_options(Module::DwellIdle, setting);
+    vec![
+        lines("now, in the guest, as root", each(setting, Knob::echo)),
+        lines("over a reboot: in /etc/modprobe.d/dwell.conf", [options]),
+    ]
 }
 
 /// A write as a shell does it.

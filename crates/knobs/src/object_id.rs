@@ -1,5 +1,6 @@
 //! The id of an object of QEMU.
 
+use crate::place::is_name;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
@@ -34,10 +35,7 @@ impl FromStr for ObjectId {
     type Err = NotAnId;
 
     fn from_str(text: &str) -> Result<ObjectId, NotAnId> {
-        let is_id = text.len() <= LONGEST
-            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
-        match is_id {
+        match text.len() <= LONGEST && is_name(text) {
             true => Ok(ObjectId(text.to_owned())),
             false => Err(NotAnId(text.chars().take(80).flat_map(char::escape_debug).collect())),
         }

@@ -56,13 +56,14 @@ pub struct NotAPlace(String);
 /// Where parameters of modules are.
 const MODULES: &str = "/sys/module/";
 
-/// The directories in which dwell creates files and links, and their suffixes.
-const OWN: [(&str, &str); 4] = [
+/// How the paths begin and end at which dwell creates files and links; between is the number of a change.
+pub(crate) const OWN: [(&str, &str); 4] = [
     ("/etc/modprobe.d/dwell-", ".conf"),
     ("/etc/tmpfiles.d/dwell-", ".conf"),
     ("/etc/systemd/system/dwell-", ".service"),
-    ("/etc/systemd/system/multi-user.target.wants/dwell-", ".service"),
+    (WANTED, ".service"),
 ];
+pub(crate) const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/dwell-";
 
 impl Place {
     /// Whether it is in a running process or the running kernel, and so ends with it.
@@ -129,8 +130,8 @@ fn is_own(path: &str) -> bool {
     OWN.into_iter().filter_map(named).any(is_name)
 }
 
-/// A name without slashes, colons and leading dots.
-fn is_name(name: &str) -> bool {
+/// A name of letters, digits, `-`, `.` and `_`, the first a letter or a digit.
+pub(crate) fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }

@@ -2,28 +2,25 @@
 
 use crate::knob::{Knob, Module};
 
-/// Why a text names no knob.
+/// A parameter with the name of another module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAKnob {
-    /// The prefix is of another module.
-    #[error(
-        "{name} is a parameter of {module}, not of {given}: the kernel ignores {given}.{name}; write {module}.{name}"
-    )]
-    OtherModule {
-        name: &'static str,
-        /// The module that has it.
-        module: &'static str,
-        /// The one that was named.
-        given: String,
-    },
+#[error(
+    "{name} is a parameter of {module}, not of {given}: the kernel ignores {given}.{name}; write {module}.{name}"
+)]
+pub struct OtherModule {
+    name: &'static str,
+    /// The module that has it.
+    module: &'static str,
+    /// The one that was named.
+    given: String,
 }
 
 /// Words such as `kvm.halt_poll_ns=0`, `/sys/module/kvm/parameters/halt_poll_ns=0`, `options kvm halt_poll_ns=0` or `echo 0 >
 /// /sys/...` as `NAME=VALUE`; what has none of these forms stays as it is.
 ///
 /// # Errors
-/// [`NotAKnob`] for a parameter with the name of another module.
-pub fn plain(words: &[String]) -> Result<Vec<String>, NotAKnob> {
+/// [`OtherModule`] for a parameter with the name of another module.
+pub fn plain(words: &[String]) -> Result<Vec<String>, OtherModule> {
     let words: Vec<&str> = words.iter().flat_map(|word| word.split_ascii_whitespace()).collect();
     match words.as_slice() {
         ["echo", value, ">", path] => Ok(vec![one(&format!("{path}={value}"), None)?]),
@@ -34,7 +31,7 @@ pub fn plain(words: &[String]) -> Result<Vec<String>, NotAKnob> {
     }
 }
 
-fn one(word: &str, module: Option<&str>) -> Result<String, NotAKnob> {
+fn one(word: &str, module: Option<&str>) -> Result<String, OtherModule> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let of_path = name.strip_prefix("/sys/module/").and_then(|rest| rest.split_once("/parameters/"));
     let (given, name) = match (of_path.or_else(|| name.split_once('.')), module) {
@@ -46,13 +43,13 @@ fn one(word: &str, module: Option<&str>) -> Result<String, NotAKnob> {
 }
 
 /// That a knob is of the module that is named with it, dashes and underscores being alike.
-fn check(given: Option<&str>, name: &str) -> Result<(), NotAKnob> {
+fn check(given: Option<&str>, name: &str) -> Result<(), OtherModule> {
     let Some((given, knob)) = given.zip(Knob::find(name)) else { return Ok(()) };
     let module = knob.module().map_or("an I/O thread", Module::name);
     // The governor's parameters are often given to its driver.
     match given.replace('-', "_") == module {
         true => Ok(()),
-        false => Err(NotAKnob::OtherModule { name: knob.param.name, module, given: given.to_owned() }),
+        false => Err(OtherModule { name: knob.param.name, module, given: given.to_owned() }),
     }
 }
 

@@ -45,7 +45,8 @@ pub fn read(machine: &dyn Machine, vmms: &[Vmm]) -> Vec<NextStart> {
     vmms.iter().filter_map(of).flatten().collect()
 }
 
-fn child<'a, 'i>(node: Node<'a, 'i>, name: &'static str) -> Option<Node<'a, 'i>> {
+/// The first child element of this name.
+pub fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
     node.children().find(|child| child.has_tag_name(name))
 }
 

@@ -91,8 +91,8 @@ pub struct Average {
 }
 
 impl Average {
-    fn of(machine: &dyn Machine, vm: &Vm) -> Option<Average> {
-        let folder = format!("/proc/{}", vm.pid);
+    fn of(machine: &dyn Machine, pid: u32, vcpus: &[Vcpu]) -> Option<Average> {
+        let folder = format!("/proc/{pid}");
         let begun = process::stat_field(&machine.text(&format!("{folder}/stat"))?, 22)?;
         let uptime = machine.text("/proc/uptime")?;
         let seconds: u64 = uptime.split('.').next()?.parse().ok()?;
@@ -109,9 +109,9 @@ impl Average {
         };
         let tasks = machine.numbers(&format!("{folder}/task")).into_iter();
         let cpu_ns: u64 = tasks.filter_map(|tid| Some(times(tid)?[0])).sum();
-        let [ran_ns, waited_ns] = [0, 1]
-            .map(|field| vm.vcpus.iter().filter_map(|vcpu| Some(times(vcpu.tid?)?[field])).sum::<u64>());
-        let slept: u64 = vm.vcpus.iter().filter_map(|vcpu| sleeps(vcpu.tid?)).sum();
+        let [ran_ns, waited_ns] =
+            [0, 1].map(|field| vcpus.iter().filter_map(|vcpu| Some(times(vcpu.tid?)?[field])).sum::<u64>());
+        let slept: u64 = vcpus.iter().filter_map(|vcpu| sleeps(vcpu.tid?)).sum();
         Some(Average {
             cpu_ns_per_s: cpu_ns.checked_div(seconds)?,
             sleeps_per_s: slept.checked_div(seconds)?,
@@ -137,11 +137,7 @@ impl Host {
             device: machine.kvm_device(),
             max_source: max_source(machine, kernel.version),
             parameters: parameter::read(machine, Layer::Host, kernel.version),
-            vms: processes
-                .iter()
-                .filter_map(Vm::of)
-                .map(|vm| Vm { average: Average::of(machine, &vm), ..vm })
-                .collect(),
+            vms: processes.iter().filter_map(|process| Vm::of(machine, process)).collect(),
             unseen_processes: processes.iter().filter(|process| process.files.is_none()).count(),
             overrides_visible: false,
         }
@@ -211,19 +207,20 @@ pub fn holds_vm(machine: &dyn Machine, pid: u32) -> io::Result<bool> {
 const VM: &str = "anon_inode:kvm-vm";
 
 impl Vm {
-    fn of(process: &Process) -> Option<Vm> {
+    fn of(machine: &dyn Machine, process: &Process) -> Option<Vm> {
         let files = process.files.as_ref()?;
         let count = files.iter().filter(|file| *file == VM).count();
         if count == 0 {
             return None;
         }
+        let vcpus = vcpus(process, files);
         Some(Vm {
             pid: process.pid,
             comm: process.comm.clone(),
             name: process.vm_name(),
             count,
-            vcpus: vcpus(process, files),
-            average: None,
+            average: Average::of(machine, process.pid, &vcpus),
+            vcpus,
             stats_open: files.iter().any(|file| file.starts_with("anon_inode:kvm-vcpu-stats")),
         })
     }

@@ -15,6 +15,7 @@
 //! An experiment that keeps to some cores asks for these only, of which the first is `cpuacct.usage_percpu`:
 //! on a host with many cores some process is always busy. Cgroup v2 has no such file.
 
+use crate::process::stat_field;
 use crate::seam::Machine;
 use crate::threads::{Cpu, process_cpu_time};
 use dwell_policy::Nanos;
@@ -148,12 +149,6 @@ impl Load {
         }
     }
 
-    /// The process `pid` no longer belongs to the experiment, or has ended. Never between the beginning and
-    /// the end of a block.
-    pub fn remove_own(&mut self, pid: u32) {
-        self.own.retain(|own| *own != pid);
-    }
-
     /// CPU time of other programs during the next `span`.
     ///
     /// # Errors
@@ -174,7 +169,7 @@ impl Load {
         Ok(Reading {
             at: Instant::now(),
             all: self.source.read(&self.cpus, self.hundredths_per_second)?,
-            own: own.into_iter().fold(Nanos::ZERO, |sum, own| Nanos(sum.get().saturating_add(own.get()))),
+            own: own.into_iter().fold(Nanos::ZERO, add),
             steal: read_stat(&self.stat, &self.cpus, self.hundredths_per_second)?.steal,
         })
     }
@@ -320,15 +315,17 @@ fn read_stat(path: &Path, cpus: &[Cpu], per_second: u64) -> Result<Stat, LoadErr
     parse_stat(&read(path)?, cpus, per_second).ok_or_else(|| LoadError::Form { path: path.to_owned(), what })
 }
 
+fn add(a: Nanos, b: Nanos) -> Nanos {
+    Nanos(a.get().saturating_add(b.get()))
+}
+
 /// Without CPUs the first line, of all.
 fn parse_stat(text: &str, cpus: &[Cpu], per_second: u64) -> Option<Stat> {
     if cpus.is_empty() {
         return stat_line(text, "cpu ", per_second);
     }
-    let lines = cpus.iter().map(|cpu| stat_line(text, &format!("cpu{} ", cpu.0), per_second));
-    lines.into_iter().try_fold(Stat::default(), |sum, line| {
-        let add = |a: Nanos, b: Nanos| Nanos(a.get().saturating_add(b.get()));
-        let line = line?;
+    cpus.iter().try_fold(Stat::default(), |sum, cpu| {
+        let line = stat_line(text, &format!("cpu{} ", cpu.0), per_second)?;
         let idle = add(sum.idle, line.idle);
         Some(Stat { busy: add(sum.busy, line.busy), idle, steal: add(sum.steal, line.steal) })
     })
@@ -360,18 +357,16 @@ struct Process {
     of_ended: Nanos,
 }
 
-/// The name is in brackets and may have any; the state follows, then the parent. User and system time are
-/// fields 14 and 15, those of children that have ended 16 and 17.
-fn process(text: &str, per_second: u64) -> Option<Process> {
-    let (pid, rest) = text.split_once(' ')?;
-    let fields: Vec<&str> = rest.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let ticks = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+/// The parent is field 4 of its `stat`. User and system time are fields 14 and 15, those of children that have ended
+/// 16 and 17.
+fn process(stat: &str, per_second: u64) -> Option<Process> {
+    let pid = stat.split_once(' ')?.0.parse().ok()?;
+    let parent = u32::try_from(stat_field(stat, 4)?).ok()?;
     let time = |user: usize| {
-        let ticks = ticks(user)?.saturating_add(ticks(user + 1)?);
+        let ticks = stat_field(stat, user)?.saturating_add(stat_field(stat, user + 1)?);
         Some(Nanos(ticks.saturating_mul(1_000_000_000 / per_second.max(1))))
     };
-    let parent = fields.get(1)?.parse().ok()?;
-    Some(Process { pid: pid.parse().ok()?, parent, of_itself: time(14)?, of_ended: time(16)? })
+    Some(Process { pid, parent, of_itself: time(14)?, of_ended: time(16)? })
 }
 
 /// How often processes are listed again, if meanwhile one has begun or ended, before the last list is taken.

@@ -97,11 +97,10 @@ impl VmOptions {
         match kind {
             VmmKind::Qemu => Some(VmOptions::of_qemu(process)),
             VmmKind::CloudHypervisor => Some(VmOptions {
-                hyper_v: if any(&["cpus"], |item| item == "kvm_hyperv=on") {
-                    vec!["kvm_hyperv".to_owned()]
-                } else {
-                    vec![]
-                },
+                hyper_v: any(&["cpus"], |item| item == "kvm_hyperv=on")
+                    .then(|| "kvm_hyperv".to_owned())
+                    .into_iter()
+                    .collect(),
                 vhost: any(&["net", "disk"], |item| matches!(item, "vhost_user=on" | "vhost_user=true")),
                 ..VmOptions::default()
             }),
@@ -198,8 +197,10 @@ impl Vmm {
 
     pub(crate) fn of(process: &Process) -> Option<Vmm> {
         let kind = kind(process)?;
-        let at_least = if kind == VmmKind::Qemu { machine_version(process) } else { None };
         let options = VmOptions::read(process, kind);
+        let machine = options.as_ref().and_then(|options| options.machine.as_deref());
+        // `pc-q35-7.2`, `pc-i440fx-8.1`
+        let at_least = machine.and_then(|machine| Version::parse(machine.rsplit('-').next()?));
         Some(Vmm {
             pid: process.pid,
             program: process.program().to_owned(),
@@ -207,7 +208,7 @@ impl Vmm {
             name: process.vm_name(),
             at_least: at_least.map(|version| version.to_string()),
             at_least_version: at_least,
-            manager: Manager::of(process, options.as_ref().and_then(|options| options.machine.as_deref())),
+            manager: Manager::of(process, machine),
             options,
             io_threads: io_threads(process, kind),
         })
@@ -231,29 +232,17 @@ fn kind(process: &Process) -> Option<VmmKind> {
     })
 }
 
-/// `pc-q35-7.2` or `pc-i440fx-8.1` of `-machine` or `-M`.
-fn machine_version(process: &Process) -> Option<Version> {
-    let machines = process.options("machine").chain(process.options("M"));
-    machines.into_iter().find_map(|value| {
-        let name = value.split(',').find(|item| !item.contains('=') || item.starts_with("type="))?;
-        Version::parse(name.rsplit('-').next()?)
-    })
-}
-
 fn io_threads(process: &Process, kind: VmmKind) -> Vec<IoThread> {
     let mut named: Vec<&Thread> =
         process.threads.iter().filter(|thread| is_io_thread(&thread.comm, kind)).collect();
-    let mut all = vec![];
-    for object in iothread_objects(process) {
+    let mut all: Vec<IoThread> = process.options("object").filter_map(iothread_object).collect();
+    for object in &mut all {
         // The kernel keeps 15 letters of a thread's name.
-        let comm: String = format!("IO {}", object.id).chars().take(15).collect();
+        let id = object.id.as_deref().unwrap_or_default();
+        let comm: String = format!("IO {id}").chars().take(15).collect();
         let thread = named.iter().position(|thread| thread.comm == comm).map(|at| named.remove(at));
-        all.push(IoThread {
-            id: Some(object.id),
-            tid: thread.map(|thread| thread.tid),
-            comm: thread.map(|thread| thread.comm.clone()),
-            parameters: object.parameters,
-        });
+        object.tid = thread.map(|thread| thread.tid);
+        object.comm = thread.map(|thread| thread.comm.clone());
     }
     all.extend(named.into_iter().map(|thread| IoThread {
         id: thread.comm.strip_prefix("IO ").map(str::to_owned),
@@ -276,18 +265,8 @@ fn is_io_thread(comm: &str, kind: VmmKind) -> bool {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Object {
-    id: String,
-    parameters: BTreeMap<&'static str, i64>,
-}
-
-/// The iothread objects of `-object iothread,id=io0,poll-max-ns=…`, also in the form of JSON.
-fn iothread_objects(process: &Process) -> Vec<Object> {
-    process.options("object").filter_map(iothread_object).collect()
-}
-
-fn iothread_object(text: &str) -> Option<Object> {
+/// The iothread object of `-object iothread,id=io0,poll-max-ns=…`, also in the form of JSON; its thread is not in it.
+fn iothread_object(text: &str) -> Option<IoThread> {
     let fields = if text.trim_start().starts_with('{') { json_fields(text)? } else { listed_fields(text) };
     if fields.get("qom-type").map(String::as_str) != Some("iothread") {
         return None;
@@ -296,7 +275,7 @@ fn iothread_object(text: &str) -> Option<Object> {
         .iter()
         .filter_map(|param| Some((param.name, integer(fields.get(param.name)?)?)))
         .collect();
-    Some(Object { id: fields.get("id")?.clone(), parameters })
+    Some(IoThread { id: Some(fields.get("id")?.clone()), tid: None, comm: None, parameters })
 }
 
 fn json_fields(text: &str) -> Option<BTreeMap<String, String>> {
@@ -345,7 +324,7 @@ mod tests {
         let list = iothread_object("iothread,id=io0,poll-max-ns=0x8000,poll-grow=010").unwrap();
         assert_eq!(list.parameters, BTreeMap::from([("poll-max-ns", 32_768), ("poll-grow", 8)]));
         let json = iothread_object(r#"{"qom-type":"iothread","id":"iothread1","poll-max-ns":0}"#).unwrap();
-        assert_eq!((json.id.as_str(), json.parameters["poll-max-ns"]), ("iothread1", 0));
+        assert_eq!((json.id.as_deref(), json.parameters["poll-max-ns"]), (Some("iothread1"), 0));
         assert_eq!(iothread_object("memory-backend-ram,id=m,size=1G"), None);
         assert_eq!(iothread_object("{\"qom-type\":"), None);
     }

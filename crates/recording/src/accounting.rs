@@ -148,11 +148,6 @@ impl Account {
         }
     }
 
-    /// Takes in all rows of a chunk that was read with [`COLUMNS`].
-    pub fn add_chunk(&mut self, chunk: &Chunk) {
-        (0..chunk.rows).for_each(|row| self.add(Outcome::of_row(chunk, row)));
-    }
-
     /// The most halts that there can have been: every episode of which it is not known counts as one.
     pub fn halts_at_most(&self) -> u64 {
         self.halts + (self.episodes - self.ends_known)

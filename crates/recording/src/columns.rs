@@ -35,6 +35,13 @@ impl Columns {
     pub const READY: Columns = Columns(1 << 7);
     /// `alone_ns`: u64.
     pub const ALONE_NS: Columns = Columns(1 << 8);
+    /// Who idled, when and for how long, and whether it polled and halted.
+    pub(crate) const COURSE: Columns = Columns::IDLER
+        .union(Columns::START_NS)
+        .union(Columns::IDLE_NS)
+        .union(Columns::WINDOW_NS)
+        .union(Columns::HALTED)
+        .union(Columns::WAKE_LATENCY_NS);
     /// Every column.
     pub const ALL: Columns = Columns((1 << 9) - 1);
 

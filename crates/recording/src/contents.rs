@@ -1,6 +1,7 @@
 //! What is in a recording, counted while it was written.
 
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// Counts over all episodes of a recording.
 ///
@@ -21,10 +22,7 @@ pub struct Contents {
 impl Contents {
     /// From the first start to the last end \[ns\]; 0 if there is no episode.
     pub fn span_ns(&self) -> u64 {
-        match (self.first_start_ns, self.last_end_ns) {
-            (Some(first), Some(last)) => last.saturating_sub(first),
-            _ => 0,
-        }
+        self.first_start_ns.zip(self.last_end_ns).map_or(0, |(first, last)| last.saturating_sub(first))
     }
 
     pub(crate) fn count(&mut self, start_ns: u64, idle_ns: u64) {
@@ -46,4 +44,10 @@ pub struct Idler {
     /// its number in [`Chunk::ready`](crate::Chunk::ready).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub handlers: Vec<String>,
+}
+
+/// The first name that was there before.
+pub(crate) fn twice<'a>(names: impl IntoIterator<Item = &'a String>) -> Option<&'a String> {
+    let mut known = HashSet::new();
+    names.into_iter().find(|name| !known.insert(*name))
 }

@@ -1,7 +1,7 @@
 //! Values of one Parquet column chunk into vectors.
 
 use crate::chunk::{ReadySets, Scratch};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::ColumnReader;
 use parquet::data_type::{BoolType, ByteArrayType, DataType, Int64Type};
 use parquet::errors::ParquetError;
 use std::collections::HashMap;
@@ -55,12 +55,11 @@ impl Input {
         out: &mut Vec<u64>,
     ) -> Result<(), Failure> {
         let Scratch { levels, integers } = scratch;
-        self.batches::<Int64Type>(rows, levels, integers, integers_of, |batch| {
+        self.batches::<Int64Type>(rows, levels, integers, |batch| {
             batch.refuse_nulls()?;
             out.extend(batch.values.iter().map(|value| value.cast_unsigned()));
             Ok(())
-        })?
-        .or_absent(|| Err(Failure::Value { row: 0, what: NULL.to_owned() }))
+        })
     }
 
     /// Integers, or nulls.
@@ -71,15 +70,11 @@ impl Input {
         out: &mut Vec<Option<u64>>,
     ) -> Result<(), Failure> {
         let Scratch { levels, integers } = scratch;
-        self.batches::<Int64Type>(rows, levels, integers, integers_of, |batch| {
+        self.batches::<Int64Type>(rows, levels, integers, |batch| {
             batch.each(|value| {
                 out.push(value.map(|value| value.cast_unsigned()));
                 Ok(())
             })
-        })?
-        .or_absent(|| {
-            out.resize(rows, None);
-            Ok(())
         })
     }
 
@@ -90,19 +85,11 @@ impl Input {
         scratch: &mut Scratch,
         out: &mut Vec<Option<bool>>,
     ) -> Result<(), Failure> {
-        let flags = |reader| match reader {
-            ColumnReader::BoolColumnReader(reader) => Some(reader),
-            _ => None,
-        };
-        self.batches::<BoolType>(rows, &mut scratch.levels, &mut Vec::new(), flags, |batch| {
+        self.batches::<BoolType>(rows, &mut scratch.levels, &mut Vec::new(), |batch| {
             batch.each(|value| {
                 out.push(value.copied());
                 Ok(())
             })
-        })?
-        .or_absent(|| {
-            out.resize(rows, None);
-            Ok(())
         })
     }
 
@@ -113,26 +100,26 @@ impl Input {
         scratch: &mut Scratch,
         mut push: impl FnMut(Option<&[u8]>) -> Result<(), String>,
     ) -> Result<(), Failure> {
-        let texts = |reader| match reader {
-            ColumnReader::ByteArrayColumnReader(reader) => Some(reader),
-            _ => None,
-        };
-        self.batches::<ByteArrayType>(rows, &mut scratch.levels, &mut Vec::new(), texts, |batch| {
+        self.batches::<ByteArrayType>(rows, &mut scratch.levels, &mut Vec::new(), |batch| {
             batch.each(|value| push(value.map(|value| value.data())))
-        })?
-        .or_absent(|| (0..rows).try_for_each(|row| push(None).map_err(|what| Failure::Value { row, what })))
+        })
     }
 
+    /// Gives `take` the rows in order, some at a time.
     fn batches<T: DataType>(
         self,
         rows: usize,
         levels: &mut Vec<i16>,
         values: &mut Vec<T::T>,
-        typed: impl FnOnce(ColumnReader) -> Option<ColumnReaderImpl<T>>,
         mut take: impl FnMut(Batch<'_, T::T>) -> Result<(), Failure>,
-    ) -> Result<Was, Failure> {
-        let Input::Present { reader, nullable } = self else { return Ok(Was::Absent) };
-        let mut reader = typed(*reader).ok_or_else(|| general("the column chunk is of another type"))?;
+    ) -> Result<(), Failure> {
+        let Input::Present { reader, nullable } = self else {
+            levels.clear();
+            levels.resize(rows, 0);
+            return take(Batch { first: 0, levels: Some(levels), values: &[] });
+        };
+        let mut reader =
+            T::get_column_reader(*reader).ok_or_else(|| general("the column chunk is of another type"))?;
         let mut first = 0;
         loop {
             levels.clear();
@@ -140,7 +127,7 @@ impl Input {
             let (records, ..) =
                 reader.read_records(BATCH, nullable.then_some(&mut *levels), None, &mut *values)?;
             if records == 0 && first == rows {
-                return Ok(Was::Present);
+                return Ok(());
             }
             if records == 0 || records > rows - first {
                 return Err(general(&format!("{rows} rows are claimed, there are {}", first + records)));
@@ -153,27 +140,6 @@ impl Input {
 
 fn general(text: &str) -> Failure {
     Failure::Parquet(ParquetError::General(text.to_owned()))
-}
-
-fn integers_of(reader: ColumnReader) -> Option<ColumnReaderImpl<Int64Type>> {
-    match reader {
-        ColumnReader::Int64ColumnReader(reader) => Some(reader),
-        _ => None,
-    }
-}
-
-enum Was {
-    Present,
-    Absent,
-}
-
-impl Was {
-    fn or_absent(self, fill: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-        match self {
-            Was::Present => Ok(()),
-            Was::Absent => fill(),
-        }
-    }
 }
 
 /// Some consecutive rows of a column: its values without the nulls, and which rows have one.

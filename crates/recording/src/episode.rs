@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// From "nothing to do" to the wake event, of one idler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Episode<'a> {
     /// Who idled.
     pub idler: &'a str,
@@ -31,17 +31,7 @@ pub struct Episode<'a> {
 impl<'a> Episode<'a> {
     /// An episode of which nothing but start and length is known.
     pub fn new(idler: &'a str, start_ns: u64, idle_ns: u64) -> Episode<'a> {
-        Episode {
-            idler,
-            start_ns,
-            idle_ns,
-            window_ns: None,
-            halted: None,
-            wake: None,
-            wake_latency_ns: None,
-            ready: None,
-            alone_ns: None,
-        }
+        Episode { idler, start_ns, idle_ns, ..Episode::default() }
     }
 }
 

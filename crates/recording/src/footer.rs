@@ -23,113 +23,85 @@ enum Kind {
     Number,
     Double,
     Bytes,
-    /// The kinds of its known fields, by number from 1; those passed over without regard to what they hold are `None`.
-    Struct(&'static [Option<Kind>]),
+    /// The kinds of its known fields, by number from 1.
+    Struct(&'static [Kind]),
     List(&'static Kind),
+    /// Passed over without regard to what it holds.
+    Any,
 }
 
-use Kind::{Bool, Byte, Bytes, Double, List, Number, Struct};
+use Kind::{Any, Bool, Byte, Bytes, Double, List, Number, Struct};
 
 const FILE: Kind = Struct(&[
-    Some(Number),
-    Some(List(&SCHEMA_ELEMENT)),
-    Some(Number),
-    Some(List(&ROW_GROUP)),
-    Some(List(&KEY_VALUE)),
-    Some(Bytes),
-    Some(List(&COLUMN_ORDER)),
+    Number,
+    List(&SCHEMA_ELEMENT),
+    Number,
+    List(&ROW_GROUP),
+    List(&KEY_VALUE),
+    Bytes,
+    List(&COLUMN_ORDER),
 ]);
-const SCHEMA_ELEMENT: Kind = Struct(&[
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(Bytes),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(LOGICAL_TYPE),
-]);
+const SCHEMA_ELEMENT: Kind =
+    Struct(&[Number, Number, Number, Bytes, Number, Number, Number, Number, Number, LOGICAL_TYPE]);
 const LOGICAL_TYPE: Kind = Struct(&[
-    Some(EMPTY),
-    Some(EMPTY),
-    Some(EMPTY),
-    Some(EMPTY),
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    EMPTY,
     // Decimals.
-    Some(Struct(&[Some(Number), Some(Number)])),
-    Some(EMPTY),
+    Struct(&[Number, Number]),
+    EMPTY,
     // Times and timestamps.
-    Some(Struct(&[Some(Bool), Some(TIME_UNIT)])),
-    Some(Struct(&[Some(Bool), Some(TIME_UNIT)])),
-    None,
+    Struct(&[Bool, TIME_UNIT]),
+    Struct(&[Bool, TIME_UNIT]),
+    Any,
     // Integers.
-    Some(Struct(&[Some(Byte), Some(Bool)])),
-    Some(EMPTY),
-    Some(EMPTY),
-    Some(EMPTY),
-    Some(EMPTY),
-    Some(EMPTY),
+    Struct(&[Byte, Bool]),
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    EMPTY,
+    EMPTY,
     // Variants, geometries, geographies.
-    Some(Struct(&[Some(Byte)])),
-    Some(Struct(&[Some(Bytes)])),
-    Some(Struct(&[Some(Bytes), Some(Number)])),
+    Struct(&[Byte]),
+    Struct(&[Bytes]),
+    Struct(&[Bytes, Number]),
 ]);
-const TIME_UNIT: Kind = Struct(&[Some(EMPTY), Some(EMPTY), Some(EMPTY)]);
+const TIME_UNIT: Kind = Struct(&[EMPTY, EMPTY, EMPTY]);
 const EMPTY: Kind = Struct(&[]);
-const KEY_VALUE: Kind = Struct(&[Some(Bytes), Some(Bytes)]);
-const COLUMN_ORDER: Kind = Struct(&[Some(EMPTY), Some(EMPTY)]);
+const KEY_VALUE: Kind = Struct(&[Bytes, Bytes]);
+const COLUMN_ORDER: Kind = Struct(&[EMPTY, EMPTY]);
 const ROW_GROUP: Kind = Struct(&[
-    Some(List(&COLUMN_CHUNK)),
-    Some(Number),
-    Some(Number),
-    Some(List(&Struct(&[Some(Number), Some(Bool), Some(Bool)]))),
-    Some(Number),
-    Some(Number),
-    Some(Number),
+    List(&COLUMN_CHUNK),
+    Number,
+    Number,
+    List(&Struct(&[Number, Bool, Bool])),
+    Number,
+    Number,
+    Number,
 ]);
-const COLUMN_CHUNK: Kind = Struct(&[
-    Some(Bytes),
-    Some(Number),
-    Some(COLUMN),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    None,
-    Some(Bytes),
-]);
+const COLUMN_CHUNK: Kind = Struct(&[Bytes, Number, COLUMN, Number, Number, Number, Number, Any, Bytes]);
 const COLUMN: Kind = Struct(&[
-    Some(Number),
-    Some(List(&Number)),
-    Some(List(&Bytes)),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(List(&KEY_VALUE)),
-    Some(Number),
-    Some(Number),
-    Some(Number),
-    Some(STATISTICS),
-    Some(List(&Struct(&[Some(Number), Some(Number), Some(Number)]))),
-    Some(Number),
-    Some(Number),
-    Some(Struct(&[Some(Number), Some(List(&Number)), Some(List(&Number))])),
+    Number,
+    List(&Number),
+    List(&Bytes),
+    Number,
+    Number,
+    Number,
+    Number,
+    List(&KEY_VALUE),
+    Number,
+    Number,
+    Number,
+    STATISTICS,
+    List(&Struct(&[Number, Number, Number])),
+    Number,
+    Number,
+    Struct(&[Number, List(&Number), List(&Number)]),
     // Of geometries: a box and types.
-    Some(Struct(&[Some(Struct(&[Some(Double); 8])), Some(List(&Number))])),
+    Struct(&[Struct(&[Double; 8]), List(&Number)]),
 ]);
-const STATISTICS: Kind = Struct(&[
-    Some(Bytes),
-    Some(Bytes),
-    Some(Number),
-    Some(Number),
-    Some(Bytes),
-    Some(Bytes),
-    Some(Bool),
-    Some(Bool),
-    Some(Number),
-]);
+const STATISTICS: Kind = Struct(&[Bytes, Bytes, Number, Number, Bytes, Bytes, Bool, Bool, Number]);
 
 /// Length of the footer and the last mark of the file.
 const TAIL: u64 = 8;
@@ -153,7 +125,7 @@ impl Kind {
     /// Passes over a value of this kind that is said to be of type `found`.
     fn pass(self, found: u8, thrift: &mut Thrift<'_>) -> Option<()> {
         match (self, found) {
-            (Bool, 1 | 2) | (Byte, 3) | (Number, 4..=6) | (Double, 7) | (Bytes, BINARY) => {
+            (Bool, 1 | 2) | (Byte, 3) | (Number, 4..=6) | (Double, 7) | (Bytes, BINARY) | (Any, _) => {
                 thrift.skip(found, 0)
             }
             (Struct(known), STRUCT) => {
@@ -161,10 +133,7 @@ impl Kind {
                 while let Some((found, field)) = thrift.field(last)? {
                     last = field;
                     let place = usize::try_from(field).ok().and_then(|field| field.checked_sub(1));
-                    match place.and_then(|place| known.get(place)?.as_ref()) {
-                        Some(kind) => kind.pass(found, thrift)?,
-                        None => thrift.skip(found, 0)?,
-                    }
+                    place.and_then(|place| known.get(place)).unwrap_or(&Any).pass(found, thrift)?;
                 }
                 Some(())
             }

@@ -132,6 +132,14 @@ impl TimeRecorded {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
+    /// The same, lengthened by what is before and after it.
+    pub(crate) fn with(self, first_ns: Option<u64>, last_ns: Option<u64>) -> TimeRecorded {
+        TimeRecorded {
+            start_ns: first_ns.map_or(self.start_ns, |first_ns| first_ns.min(self.start_ns)),
+            end_ns: last_ns.map_or(self.end_ns, |last_ns| last_ns.max(self.end_ns)),
+        }
+    }
+
     /// The middle of it \[ns, the recording's clock\].
     pub const fn middle_ns(self) -> u64 {
         self.start_ns.saturating_add(self.ns() / 2)
@@ -140,15 +148,14 @@ impl TimeRecorded {
 
 /// What observed the episodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Source {
     /// The program: `perf script`, `csv`, `dwell record`.
-    #[serde(default)]
     pub tool: String,
     /// Tracepoints or trace events that were used, such as `kvm:kvm_vcpu_wakeup`.
-    #[serde(default)]
     pub events: Vec<String>,
     /// The command line that recorded, where known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
 }
 
@@ -206,19 +213,17 @@ pub enum SettingValue {
 
 /// What the recorder missed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Losses {
     /// Trace events that were lost, over all CPUs and where the CPU is not known. `Some(0)` claims that none was;
     /// `None`: not counted.
-    #[serde(default)]
     pub events: Option<u64>,
     /// Whether more than `events` may have been lost: the recorder could not see all losses.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_least: bool,
     /// The part of `events` whose CPU is known.
-    #[serde(default)]
     pub by_cpu: Vec<CpuLoss>,
     /// Episodes left out because their beginning or end was not recorded.
-    #[serde(default)]
     pub incomplete_episodes: u64,
 }
 

@@ -1,10 +1,11 @@
 //! What is checked when a recording is opened.
 
 use crate::columns::fields;
-use crate::contents::Contents;
+use crate::contents::{Contents, twice};
 use crate::decode::guard;
 use crate::footer;
 use crate::metadata::Metadata;
+use crate::reader::RowGroups;
 use crate::storage::Storage;
 use crate::table::{Field, Kind};
 use crate::timer::{TIMERS_KEY, TimerContents};
@@ -17,7 +18,6 @@ use parquet::file::reader::{ChunkReader, FileReader, Length};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::ColumnDescriptor;
 use serde::de::DeserializeOwned;
-use std::collections::HashSet;
 use std::error::Error;
 use std::fmt::Display;
 use std::io;
@@ -152,7 +152,7 @@ pub enum OpenError {
 
 /// A file that is a recording as far as its footer shows; no row has been read. Its contents are of type `C`.
 pub(crate) struct Opened<C, O = Layer> {
-    pub(crate) file: SerializedFileReader<Storage>,
+    pub(crate) groups: RowGroups,
     pub(crate) metadata: Metadata<O>,
     pub(crate) contents: C,
     /// For each column of the format its place in the file.
@@ -163,71 +163,127 @@ pub(crate) struct Opened<C, O = Layer> {
 impl Opened<Contents> {
     /// A recording of idle times.
     pub(crate) fn new(path: &Path, storage: Storage) -> Result<Opened<Contents>, OpenError> {
-        let file = open(path, storage)?;
-        if value(path, file.metadata(), TIMERS_KEY).is_ok() {
+        let groups = RowGroups::open_recording(path, storage)?;
+        if groups.text(TIMERS_KEY).is_ok() {
             return Err(OpenError::Timers { path: path.to_owned() });
         }
-        Opened::of(path, file, CONTENTS_KEY, fields(), MAX_ROWS, check)
+        Opened::of(groups, CONTENTS_KEY, fields(), MAX_ROWS, check)
     }
 }
 
 impl Opened<TimerContents, Owner> {
     /// A recording of timers.
     pub(crate) fn timers(path: &Path, storage: Storage) -> Result<Opened<TimerContents, Owner>, OpenError> {
-        let file = open(path, storage)?;
-        let footer = file.metadata();
-        if value(path, footer, TIMERS_KEY).is_err() && value(path, footer, CONTENTS_KEY).is_ok() {
+        let groups = RowGroups::open_recording(path, storage)?;
+        if groups.text(TIMERS_KEY).is_err() && groups.text(CONTENTS_KEY).is_ok() {
             return Err(OpenError::NoTimers { path: path.to_owned() });
         }
         let fields = crate::timer::FIELDS.iter().copied();
-        Opened::of(path, file, TIMERS_KEY, fields, MAX_TIMER_ROWS, TimerContents::check)
+        Opened::of(groups, TIMERS_KEY, fields, MAX_TIMER_ROWS, TimerContents::check)
     }
-}
-
-fn open(path: &Path, storage: Storage) -> Result<SerializedFileReader<Storage>, OpenError> {
-    let file = parquet(path, storage)?;
-    let format = value(path, file.metadata(), FORMAT_KEY)?;
-    if format == SKETCH_FORMAT {
-        return Err(OpenError::Sketch { path: path.to_owned() });
-    }
-    if format != FORMAT {
-        return Err(OpenError::UnknownFormat { path: path.to_owned(), found: format.to_owned() });
-    }
-    Ok(file)
 }
 
 impl<C: DeserializeOwned, O: TryFrom<Owner, Error: Display>> Opened<C, O> {
     /// The contents are under `key`; `check` compares them with the number of rows.
     fn of(
-        path: &Path,
-        file: SerializedFileReader<Storage>,
+        groups: RowGroups,
         key: &'static str,
         fields: impl Iterator<Item = Field>,
         most_rows: i64,
         check: impl FnOnce(&C, u64) -> Result<(), String>,
     ) -> Result<Opened<C, O>, OpenError> {
-        let footer = file.metadata();
-        let metadata = json(path, footer, METADATA_KEY)?;
-        let contents = json(path, footer, key)?;
-        let (places, other_columns) = find_columns(path, footer, fields)?;
-        rows(footer, most_rows)
+        let metadata = groups.json(METADATA_KEY)?;
+        let contents = groups.json(key)?;
+        let (places, other_columns) = groups.find_columns(fields)?;
+        rows(groups.footer(), most_rows)
             .and_then(|rows| check(&contents, rows))
-            .map_err(|what| OpenError::Contradiction { path: path.to_owned(), what })?;
-        Ok(Opened { file, metadata, contents, places, other_columns })
+            .map_err(|what| groups.contradiction(what))?;
+        Ok(Opened { groups, metadata, contents, places, other_columns })
     }
 }
 
-/// A Parquet file whose footer makes sense.
-pub(crate) fn parquet(path: &Path, storage: Storage) -> Result<SerializedFileReader<Storage>, OpenError> {
-    if storage.len() == 0 {
-        return Err(OpenError::Empty { path: path.to_owned() });
+impl RowGroups {
+    /// A Parquet file whose footer makes sense.
+    pub(crate) fn open(path: &Path, storage: Storage) -> Result<RowGroups, OpenError> {
+        if storage.len() == 0 {
+            return Err(OpenError::Empty { path: path.to_owned() });
+        }
+        if let Some(what) = foreign(&storage) {
+            return Err(OpenError::Foreign { path: path.to_owned(), what });
+        }
+        let file =
+            guard(|| footer::check(&storage).and_then(|()| SerializedFileReader::new(storage.clone())))
+                .map_err(|source: ParquetError| OpenError::NotParquet {
+                    path: path.to_owned(),
+                    source: source.into(),
+                })?;
+        Ok(RowGroups { path: path.to_owned(), file, storage })
     }
-    if let Some(what) = foreign(&storage) {
-        return Err(OpenError::Foreign { path: path.to_owned(), what });
+
+    fn open_recording(path: &Path, storage: Storage) -> Result<RowGroups, OpenError> {
+        let groups = RowGroups::open(path, storage)?;
+        match groups.text(FORMAT_KEY)? {
+            FORMAT => Ok(groups),
+            SKETCH_FORMAT => Err(OpenError::Sketch { path: path.to_owned() }),
+            other => {
+                let found = other.to_owned();
+                Err(OpenError::UnknownFormat { path: path.to_owned(), found })
+            }
+        }
     }
-    guard(|| footer::check(&storage).and_then(|()| SerializedFileReader::new(storage))).map_err(
-        |source: ParquetError| OpenError::NotParquet { path: path.to_owned(), source: source.into() },
-    )
+
+    pub(crate) fn footer(&self) -> &ParquetMetaData {
+        self.file.metadata()
+    }
+
+    /// A text of the file's metadata.
+    pub(crate) fn text(&self, key: &'static str) -> Result<&str, OpenError> {
+        let pairs = self.footer().file_metadata().key_value_metadata().map_or(&[][..], Vec::as_slice);
+        let pair = pairs.iter().find(|pair| pair.key == key);
+        pair.and_then(|pair| pair.value.as_deref())
+            .ok_or_else(|| OpenError::NotARecording { path: self.path.clone(), key })
+    }
+
+    /// A value of the file's metadata, which is JSON.
+    pub(crate) fn json<T: DeserializeOwned>(&self, key: &'static str) -> Result<T, OpenError> {
+        serde_json::from_str(self.text(key)?).map_err(|source| OpenError::BadMetadata {
+            path: self.path.clone(),
+            key,
+            source: source.into(),
+        })
+    }
+
+    pub(crate) fn contradiction(&self, what: String) -> OpenError {
+        OpenError::Contradiction { path: self.path.clone(), what }
+    }
+
+    /// The places of these fields in the file, and the columns that are none of them.
+    pub(crate) fn find_columns(
+        &self,
+        fields: impl Iterator<Item = Field>,
+    ) -> Result<(Vec<Option<usize>>, Vec<String>), OpenError> {
+        let found = self.footer().file_metadata().schema_descr().columns();
+        let mut places = vec![];
+        for field in fields {
+            let place = found.iter().position(|descriptor| descriptor.path().string() == field.name);
+            match place.and_then(|at| found.get(at)) {
+                Some(descriptor) => check_type(&self.path, field.name, field.kind, descriptor)?,
+                None if field.required => {
+                    let kind = field.kind.describe();
+                    return Err(OpenError::NoColumn { path: self.path.clone(), column: field.name, kind });
+                }
+                None => {}
+            }
+            places.push(place);
+        }
+        let others = found
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !places.contains(&Some(*at)))
+            .map(|(_, descriptor)| descriptor.path().string())
+            .collect();
+        Ok((places, others))
+    }
 }
 
 /// What recorders' own files begin with, and what they are.
@@ -237,59 +293,6 @@ pub const FOREIGN: [(&[u8], &str); 2] =
 fn foreign(storage: &Storage) -> Option<&'static str> {
     let starts = |magic: &[u8]| storage.get_bytes(0, magic.len()).is_ok_and(|start| start == magic);
     FOREIGN.iter().find(|(magic, _)| starts(magic)).map(|(_, what)| *what)
-}
-
-pub(crate) fn value<'a>(
-    path: &Path,
-    footer: &'a ParquetMetaData,
-    key: &'static str,
-) -> Result<&'a str, OpenError> {
-    let pairs = footer.file_metadata().key_value_metadata().map_or(&[][..], Vec::as_slice);
-    let pair = pairs.iter().find(|pair| pair.key == key);
-    pair.and_then(|pair| pair.value.as_deref())
-        .ok_or_else(|| OpenError::NotARecording { path: path.to_owned(), key })
-}
-
-pub(crate) fn json<T: DeserializeOwned>(
-    path: &Path,
-    footer: &ParquetMetaData,
-    key: &'static str,
-) -> Result<T, OpenError> {
-    serde_json::from_str(value(path, footer, key)?).map_err(|source| OpenError::BadMetadata {
-        path: path.to_owned(),
-        key,
-        source: source.into(),
-    })
-}
-
-pub(crate) fn find_columns(
-    path: &Path,
-    footer: &ParquetMetaData,
-    fields: impl Iterator<Item = Field>,
-) -> Result<(Vec<Option<usize>>, Vec<String>), OpenError> {
-    let found = footer.file_metadata().schema_descr().columns();
-    let mut places = vec![];
-    for field in fields {
-        let place = found.iter().position(|descriptor| descriptor.path().string() == field.name);
-        match place {
-            Some(at) => found
-                .get(at)
-                .map_or(Ok(()), |descriptor| check_type(path, field.name, field.kind, descriptor))?,
-            None if field.required => {
-                let kind = field.kind.describe();
-                return Err(OpenError::NoColumn { path: path.to_owned(), column: field.name, kind });
-            }
-            None => {}
-        }
-        places.push(place);
-    }
-    let others = found
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| !places.contains(&Some(*at)))
-        .map(|(_, descriptor)| descriptor.path().string())
-        .collect();
-    Ok((places, others))
 }
 
 fn check_type(
@@ -359,9 +362,8 @@ fn check(contents: &Contents, rows: u64) -> Result<(), String> {
     {
         return Err(format!("`{CONTENTS_KEY}` says that the episodes are from {first} ns to {last} ns"));
     }
-    let mut names = HashSet::new();
-    match contents.idlers.iter().find(|idler| !names.insert(&idler.name)) {
-        Some(twice) => Err(format!("`{CONTENTS_KEY}` lists idler `{}` twice", twice.name)),
+    match twice(contents.idlers.iter().map(|idler| &idler.name)) {
+        Some(name) => Err(format!("`{CONTENTS_KEY}` lists idler `{name}` twice")),
         None => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use crate::decode::{Failure, Input, ReadyParser, Translator, guard};
 use crate::episode::WakeCause;
 use crate::idle_path::{self, Idled, Way};
 use crate::metadata::{IdleIncludes, Metadata, TimeRecorded};
-use crate::open::{self, OpenError, Opened};
+use crate::open::{OpenError, Opened};
 use crate::pages;
 use crate::segment::{self, CauseShares, Place, SEGMENTS_KEY, Segments};
 use crate::storage::Storage;
@@ -19,14 +19,6 @@ use parquet::file::serialized_reader::SerializedFileReader;
 use std::collections::HashMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
-
-/// What segments have of the episodes beside them.
-const IDLED: Columns = Columns::IDLER
-    .union(Columns::START_NS)
-    .union(Columns::IDLE_NS)
-    .union(Columns::WINDOW_NS)
-    .union(Columns::HALTED)
-    .union(Columns::WAKE_LATENCY_NS);
 
 /// Why a row group could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -88,12 +80,7 @@ pub enum ReadError {
 /// # }
 /// ```
 pub struct Reader {
-    groups: RowGroups,
-    metadata: Metadata,
-    contents: Contents,
-    /// For each of [`COLUMNS`] its place in the file.
-    places: Vec<Option<usize>>,
-    other_columns: Vec<String>,
+    file: Opened<Contents>,
     idlers: HashMap<String, u32>,
     handlers: Vec<HashMap<String, u32>>,
 }
@@ -110,62 +97,51 @@ impl Reader {
     }
 
     fn new(path: &Path, storage: Storage) -> Result<Reader, OpenError> {
-        let Opened { file, metadata, contents, places, other_columns } =
-            Opened::<Contents>::new(path, storage.clone())?;
+        let file = Opened::<Contents>::new(path, storage)?;
+        let list = &file.contents.idlers;
         let number = |names: &mut dyn Iterator<Item = &String>| -> HashMap<String, u32> {
             (0..).zip(names).map(|(number, name)| (name.clone(), number)).collect()
         };
-        let idlers = number(&mut contents.idlers.iter().map(|idler| &idler.name));
-        let handlers = contents.idlers.iter().map(|idler| number(&mut idler.handlers.iter())).collect();
-        Ok(Reader {
-            groups: RowGroups { path: path.to_owned(), file, storage },
-            metadata,
-            contents,
-            places,
-            other_columns,
-            idlers,
-            handlers,
-        })
+        let idlers = number(&mut list.iter().map(|idler| &idler.name));
+        let handlers = list.iter().map(|idler| number(&mut idler.handlers.iter())).collect();
+        Ok(Reader { file, idlers, handlers })
     }
 
     /// What the recording says about itself.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.file.metadata
     }
 
     /// The time recorded, if the metadata have it, lengthened by what episodes there are before and after it.
     pub fn time_recorded(&self) -> Option<TimeRecorded> {
-        let TimeRecorded { start_ns, end_ns } = self.metadata.recorded?;
-        Some(TimeRecorded {
-            start_ns: self.contents.first_start_ns.map_or(start_ns, |first| first.min(start_ns)),
-            end_ns: self.contents.last_end_ns.map_or(end_ns, |last| last.max(end_ns)),
-        })
+        let Contents { first_start_ns, last_end_ns, .. } = self.file.contents;
+        Some(self.file.metadata.recorded?.with(first_start_ns, last_end_ns))
     }
 
     /// Over what time rates and shares are \[ns\]: the time recorded, else from the first start of an episode
     /// to the last end.
     pub fn span_ns(&self) -> u64 {
-        self.time_recorded().map_or(self.contents.span_ns(), TimeRecorded::ns)
+        self.time_recorded().map_or(self.file.contents.span_ns(), TimeRecorded::ns)
     }
 
     /// What is in it: counts, idlers and their handlers.
     pub fn contents(&self) -> &Contents {
-        &self.contents
+        &self.file.contents
     }
 
     /// Number of episodes.
     pub fn episodes(&self) -> u64 {
-        self.contents.episodes
+        self.file.contents.episodes
     }
 
     /// Number of row groups.
     pub fn row_groups(&self) -> usize {
-        self.groups.len()
+        self.file.groups.len()
     }
 
     /// Number of episodes in a row group; 0 if there is no such row group.
     pub fn row_group_rows(&self, row_group: usize) -> u64 {
-        self.groups.rows(row_group).unwrap_or(0) as u64
+        self.file.groups.rows(row_group).unwrap_or(0) as u64
     }
 
     /// What ran between the episodes and what woke it; `None` where the recording does not have that.
@@ -174,8 +150,8 @@ impl Reader {
     /// [`TableReadError`] where the file is damaged.
     pub fn segments(&self) -> Result<Option<Segments>, TableReadError> {
         let Some(place) = self.segments_place()? else { return Ok(None) };
-        let path = &self.groups.path;
-        let bytes = self.groups.storage.get_bytes(place.offset, place.length(path)?);
+        let RowGroups { path, storage, .. } = &self.file.groups;
+        let bytes = storage.get_bytes(place.offset, place.length(path)?);
         let bytes =
             bytes.map_err(|source| OpenError::NotParquet { path: path.clone(), source: source.into() })?;
         let mut segments = segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?)?;
@@ -195,7 +171,7 @@ impl Reader {
         let is_whole = self.metadata().idle_includes == IdleIncludes::Wake;
         let mut chunk = Chunk::default();
         for row_group in 0..self.row_groups() {
-            self.read(row_group, IDLED, &mut chunk)?;
+            self.read(row_group, Columns::COURSE, &mut chunk)?;
             for row in 0..chunk.rows {
                 let Some(cpu) = number(chunk.idler[row]) else { continue };
                 let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
@@ -226,7 +202,7 @@ impl Reader {
     }
 
     fn segments_place(&self) -> Result<Option<Place>, OpenError> {
-        match open::json(&self.groups.path, self.groups.file.metadata(), SEGMENTS_KEY) {
+        match self.file.groups.json(SEGMENTS_KEY) {
             Err(OpenError::NotARecording { .. }) => Ok(None),
             place => place.map(Some),
         }
@@ -234,21 +210,22 @@ impl Reader {
 
     /// Columns of the file that are none of a recording's, and are not read.
     pub fn other_columns(&self) -> &[String] {
-        &self.other_columns
+        &self.file.other_columns
     }
 
     /// Reads `columns` of row group number `row_group` into `chunk`, and empties what was there.
     pub fn read(&self, row_group: usize, columns: Columns, chunk: &mut Chunk) -> Result<(), ReadError> {
         chunk.clear();
-        chunk.rows = self.groups.rows(row_group)?;
+        chunk.rows = self.file.groups.rows(row_group)?;
         chunk.poll_step_ns = self.poll_step_ns();
         // `ready` is numbered by idler, so it cannot be read without.
         let with_idler = columns.contains(Columns::READY) && !columns.contains(Columns::IDLER);
         let wanted = if with_idler { columns | Columns::IDLER } else { columns };
-        for (column, &place) in COLUMNS.iter().zip(&self.places).filter(|(c, _)| wanted.contains(c.set)) {
+        for (column, &place) in COLUMNS.iter().zip(&self.file.places).filter(|(c, _)| wanted.contains(c.set))
+        {
             if let Err(failure) = guard(|| self.read_column(row_group, column, place, chunk)) {
                 chunk.clear();
-                return Err(self.groups.error(row_group, column.name, failure));
+                return Err(self.file.groups.error(row_group, column.name, failure));
             }
         }
         if with_idler {
@@ -258,7 +235,7 @@ impl Reader {
             Some((row, column)) => {
                 chunk.clear();
                 let what = "the episode is outside of the span that the file claims".to_owned();
-                Err(self.groups.error(row_group, column, Failure::Value { row, what }))
+                Err(self.file.groups.error(row_group, column, Failure::Value { row, what }))
             }
             None => Ok(()),
         }
@@ -266,7 +243,7 @@ impl Reader {
 
     /// The first row that is not within the span of the recording's contents, and its column, as far as was read.
     fn out_of_span(&self, chunk: &Chunk) -> Option<(usize, &'static str)> {
-        let (first, last) = self.contents.first_start_ns.zip(self.contents.last_end_ns)?;
+        let (first, last) = self.file.contents.first_start_ns.zip(self.file.contents.last_end_ns)?;
         let early = chunk.start_ns.iter().position(|&start_ns| start_ns < first || start_ns > last);
         let ends = chunk.start_ns.iter().zip(&chunk.idle_ns);
         let late = || ends.clone().position(|(start_ns, idle_ns)| start_ns.saturating_add(*idle_ns) > last);
@@ -280,7 +257,7 @@ impl Reader {
         place: Option<usize>,
         chunk: &mut Chunk,
     ) -> Result<(), Failure> {
-        let input = self.groups.input(row_group, place)?;
+        let input = self.file.groups.input(row_group, place)?;
         let Chunk { rows, scratch, .. } = chunk;
         let rows = *rows;
         match column.set {
@@ -327,7 +304,7 @@ impl Reader {
     /// The one idler of a row group, where its statistics say that there is but one. Decoding a name for each row
     /// costs more than reading a column of integers, and most recordings are of one idler.
     fn only_idler(&self, row_group: usize, place: Option<usize>) -> Option<u32> {
-        let statistics = self.groups.file.metadata().row_group(row_group).column(place?).statistics()?;
+        let statistics = self.file.groups.footer().row_group(row_group).column(place?).statistics()?;
         let exact = statistics.min_is_exact() && statistics.max_is_exact();
         let (min, max) = (statistics.min_bytes_opt()?, statistics.max_bytes_opt()?);
         if !exact || min != max || statistics.null_count_opt() != Some(0) {
@@ -337,7 +314,7 @@ impl Reader {
     }
 }
 
-/// The row groups of an open file.
+/// An open Parquet file, of which row groups are read.
 pub(crate) struct RowGroups {
     pub(crate) path: PathBuf,
     pub(crate) file: SerializedFileReader<Storage>,
@@ -346,7 +323,7 @@ pub(crate) struct RowGroups {
 
 impl RowGroups {
     pub(crate) fn len(&self) -> usize {
-        self.file.metadata().num_row_groups()
+        self.footer().num_row_groups()
     }
 
     /// Number of rows in a row group.
@@ -355,13 +332,13 @@ impl RowGroups {
         if row_group >= row_groups {
             return Err(ReadError::NoSuchRowGroup { path: self.path.clone(), row_group, row_groups });
         }
-        Ok(usize::try_from(self.file.metadata().row_group(row_group).num_rows()).unwrap_or(0))
+        Ok(usize::try_from(self.footer().row_group(row_group).num_rows()).unwrap_or(0))
     }
 
     /// The column at this place of the file.
     pub(crate) fn input(&self, row_group: usize, place: Option<usize>) -> Result<Input, ParquetError> {
         let Some(place) = place else { return Ok(Input::Absent) };
-        let group = self.file.metadata().row_group(row_group);
+        let group = self.footer().row_group(row_group);
         pages::check(&self.storage, group.column(place), group.num_rows().unsigned_abs())?;
         let reader = Box::new(self.file.get_row_group(row_group)?.get_column_reader(place)?);
         let nullable = group.column(place).column_descr().max_def_level() > 0;

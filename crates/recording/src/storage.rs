@@ -46,37 +46,29 @@ impl ChunkReader for Storage {
             Storage::File { file, .. } => {
                 Ok(Box::new(io::BufReader::new(From { file: Arc::clone(file), at: start })))
             }
-            Storage::Memory(bytes) => Ok(Box::new(slice(bytes, start, None)?.reader())),
+            Storage::Memory(bytes) => {
+                let rest = bytes.len().saturating_sub(usize::try_from(start).unwrap_or(usize::MAX));
+                Ok(Box::new(self.get_bytes(start, rest)?.reader()))
+            }
         }
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        // Before anything is allocated: a broken file may claim any length.
+        let len = self.len();
+        if start.checked_add(length as u64).is_none_or(|end| end > len) {
+            let what = format!("{length} bytes from {start} on are wanted; there are {len} in all");
+            return Err(ParquetError::EOF(what));
+        }
         match self {
-            Storage::File { file, len } => {
-                // Before anything is allocated: a broken file may claim any length.
-                if start.checked_add(length as u64).is_none_or(|end| end > *len) {
-                    return Err(beyond(start, length, *len));
-                }
+            Storage::File { file, .. } => {
                 let mut buffer = vec![0; length];
                 file.read_exact_at(&mut buffer, start)?;
                 Ok(buffer.into())
             }
-            Storage::Memory(bytes) => slice(bytes, start, Some(length)),
+            Storage::Memory(bytes) => bytes.get_bytes(start, length),
         }
     }
-}
-
-fn slice(bytes: &Bytes, start: u64, length: Option<usize>) -> Result<Bytes, ParquetError> {
-    let from = usize::try_from(start).unwrap_or(usize::MAX);
-    let wanted = length.unwrap_or(bytes.len().saturating_sub(from));
-    match from.checked_add(wanted) {
-        Some(end) if end <= bytes.len() => Ok(bytes.slice(from..end)),
-        _ => Err(beyond(start, wanted, bytes.len() as u64)),
-    }
-}
-
-fn beyond(start: u64, length: usize, len: u64) -> ParquetError {
-    ParquetError::EOF(format!("{length} bytes from {start} on are wanted; there are {len} in all"))
 }
 
 /// A file from a position on, with a cursor of its own.

@@ -3,11 +3,12 @@
 use crate::accounting::{lost_in_poll_ns, poll_went_on};
 use crate::chunk::Chunk;
 use crate::columns::Columns;
+use crate::contents::Contents;
 use crate::metadata::{Metadata, TimeRecorded};
 use crate::reader::{ReadError, Reader};
 use crate::segment::CauseShares;
 use crate::sparse::Quantiles;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The quantiles that are given.
 pub const QUANTILES: [f64; 9] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
@@ -101,7 +102,8 @@ pub struct Stats {
 }
 
 /// A quantile of `idle_ns`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Quantile {
     /// From 0 to 1.
     pub quantile: f64,
@@ -112,12 +114,6 @@ pub struct Quantile {
 impl Summary {
     /// Reads all of a recording.
     pub fn of(reader: &Reader) -> Result<Summary, ReadError> {
-        let columns = Columns::IDLER
-            | Columns::START_NS
-            | Columns::IDLE_NS
-            | Columns::WINDOW_NS
-            | Columns::HALTED
-            | Columns::WAKE_LATENCY_NS;
         let mut all = Counter::default();
         let mut idlers: Vec<Counter> = Vec::new();
         idlers.resize_with(reader.contents().idlers.len(), Counter::default);
@@ -127,22 +123,22 @@ impl Summary {
         let resolution_ns = reader.metadata().resolution_ns.unwrap_or(0);
         let mut chunk = Chunk::default();
         for row_group in 0..reader.row_groups() {
-            reader.read(row_group, columns, &mut chunk)?;
-            let lost = (0..chunk.rows).filter_map(|row| lost_in_poll_ns(&chunk, row, layer));
-            for lost_ns in lost {
-                preempted_polls += 1;
-                lost_in_polls_ns = lost_in_polls_ns.saturating_add(lost_ns);
-            }
-            let times = chunk.idler.iter().zip(&chunk.start_ns).zip(&chunk.idle_ns);
-            let ends = chunk.halted.iter().zip(&chunk.wake_latency_ns);
-            for (((&idler, &start_ns), &idle_ns), (&halted, &latency_ns)) in times.zip(ends) {
-                let episode = Row { start_ns, idle_ns, halted, latency_ns };
-                all.add(episode);
-                polls_that_went_on += u64::from(poll_went_on(layer, halted, latency_ns));
-                if let Some(idler) = idlers.get_mut(idler as usize) {
+            reader.read(row_group, Columns::COURSE, &mut chunk)?;
+            for row in 0..chunk.rows {
+                let start_ns = chunk.start_ns[row];
+                if let Some(lost_ns) = lost_in_poll_ns(&chunk, row, layer) {
+                    preempted_polls += 1;
+                    lost_in_polls_ns = lost_in_polls_ns.saturating_add(lost_ns);
+                }
+                let went_on = poll_went_on(layer, chunk.halted[row], chunk.wake_latency_ns[row]);
+                polls_that_went_on += u64::from(went_on);
+                all.add(&chunk, row);
+                if let Some(idler) = idlers.get_mut(chunk.idler[row] as usize) {
                     out_of_order += u64::from(idler.last_start_ns > start_ns);
-                    overlapping += u64::from(idler.last_end_ns > start_ns.saturating_add(resolution_ns));
-                    idler.add(episode);
+                    let resolved_ns = start_ns.saturating_add(resolution_ns);
+                    overlapping +=
+                        u64::from(idler.counted.last_end_ns.is_some_and(|end_ns| end_ns > resolved_ns));
+                    idler.add(&chunk, row);
                 }
             }
         }
@@ -155,12 +151,12 @@ impl Summary {
         let names = reader.contents().idlers.iter().map(|idler| idler.name.clone());
         let idlers = names.zip(idlers).map(|(name, idler)| IdlerSummary {
             name,
-            span_ns: recorded.unwrap_or_else(|| idler.span_ns()),
+            span_ns: recorded.unwrap_or_else(|| idler.counted.span_ns()),
             stats: idler.finish(),
         });
         Ok(Summary {
             metadata: reader.metadata().clone(),
-            span_ns: recorded.unwrap_or_else(|| all.span_ns()),
+            span_ns: recorded.unwrap_or_else(|| all.counted.span_ns()),
             idlers: idlers.collect(),
             all: all.finish(),
             out_of_order,
@@ -178,20 +174,17 @@ impl Summary {
 fn contradictions(reader: &Reader, all: &Counter, idlers: &[Counter]) -> Vec<String> {
     let contents = reader.contents();
     let mut found = vec![];
-    let mut compare = |what: String, claimed: Option<u64>, counted: u64| {
-        if let Some(claimed) = claimed.filter(|claimed| *claimed != counted) {
+    let mut compare = |what: &str, claimed: Option<u64>, counted: Option<u64>| {
+        if let Some((claimed, counted)) = claimed.zip(counted).filter(|(claimed, counted)| claimed != counted)
+        {
             found.push(format!("{what} is {counted}, and the file claims {claimed}"));
         }
     };
-    if all.stats.episodes > 0 {
-        compare("the first start_ns".to_owned(), contents.first_start_ns, all.first_start_ns);
-        compare("the last end (start_ns + idle_ns)".to_owned(), contents.last_end_ns, all.last_end_ns);
-    }
+    compare("the first start_ns", contents.first_start_ns, all.counted.first_start_ns);
+    compare("the last end (start_ns + idle_ns)", contents.last_end_ns, all.counted.last_end_ns);
     for (idler, counter) in contents.idlers.iter().zip(idlers) {
-        let what = || format!("the number of episodes of `{}`", idler.name);
-        if idler.episodes != counter.stats.episodes {
-            compare(what(), Some(idler.episodes), counter.stats.episodes);
-        }
+        let what = format!("the number of episodes of `{}`", idler.name);
+        compare(&what, Some(idler.episodes), Some(counter.counted.episodes));
     }
     // One more would tell nothing new.
     found.truncate(MOST_CONTRADICTIONS);
@@ -201,63 +194,40 @@ fn contradictions(reader: &Reader, all: &Counter, idlers: &[Counter]) -> Vec<Str
 /// The contradictions that are named.
 const MOST_CONTRADICTIONS: usize = 10;
 
-#[derive(Clone, Copy)]
-struct Row {
-    start_ns: u64,
-    idle_ns: u64,
-    halted: Option<bool>,
-    latency_ns: Option<u64>,
-}
+/// Bit lengths of a 64-bit number, 0 to 64.
+const BIT_LENGTHS: usize = 65;
 
 /// Statistics in the making.
+#[derive(Default)]
 struct Counter {
     stats: Stats,
     total_idle_ns: u128,
-    log2: [u64; 65],
-    first_start_ns: u64,
+    /// First start, last end and number of the episodes.
+    counted: Contents,
     last_start_ns: u64,
-    last_end_ns: u64,
     quantiles: Quantiles,
 }
 
-impl Default for Counter {
-    fn default() -> Counter {
-        Counter {
-            stats: Stats::default(),
-            total_idle_ns: 0,
-            log2: [0; 65],
-            first_start_ns: u64::MAX,
-            last_start_ns: 0,
-            last_end_ns: 0,
-            quantiles: Quantiles::default(),
-        }
-    }
-}
-
 impl Counter {
-    fn add(&mut self, row: Row) {
+    /// Takes in a row of a chunk that was read with [`Columns::COURSE`].
+    fn add(&mut self, chunk: &Chunk, row: usize) {
+        let (start_ns, idle_ns, halted) = (chunk.start_ns[row], chunk.idle_ns[row], chunk.halted[row]);
         let stats = &mut self.stats;
-        stats.min_ns = if stats.episodes == 0 { row.idle_ns } else { stats.min_ns.min(row.idle_ns) };
-        stats.max_ns = stats.max_ns.max(row.idle_ns);
+        stats.min_ns = if stats.episodes == 0 { idle_ns } else { stats.min_ns.min(idle_ns) };
+        stats.max_ns = stats.max_ns.max(idle_ns);
         stats.episodes += 1;
-        stats.halted += u64::from(row.halted == Some(true));
-        stats.polled += u64::from(row.halted == Some(false));
-        if let Some(latency_ns) = row.latency_ns {
+        stats.halted += u64::from(halted == Some(true));
+        stats.polled += u64::from(halted == Some(false));
+        if let Some(latency_ns) = chunk.wake_latency_ns[row] {
             stats.latencies += 1;
             stats.total_latency_ns = stats.total_latency_ns.saturating_add(latency_ns);
         }
-        self.total_idle_ns += u128::from(row.idle_ns);
-        if let Some(bucket) = self.log2.get_mut((u64::BITS - row.idle_ns.leading_zeros()) as usize) {
-            *bucket += 1;
-        }
-        self.first_start_ns = self.first_start_ns.min(row.start_ns);
-        self.last_start_ns = row.start_ns;
-        self.last_end_ns = self.last_end_ns.max(row.start_ns.saturating_add(row.idle_ns));
-        self.quantiles.add(row.idle_ns);
-    }
-
-    fn span_ns(&self) -> u64 {
-        self.last_end_ns.saturating_sub(self.first_start_ns)
+        self.total_idle_ns += u128::from(idle_ns);
+        stats.log2_histogram.resize(BIT_LENGTHS, 0);
+        stats.log2_histogram[(u64::BITS - idle_ns.leading_zeros()) as usize] += 1;
+        self.counted.count(start_ns, idle_ns);
+        self.last_start_ns = start_ns;
+        self.quantiles.add(idle_ns);
     }
 
     fn finish(self) -> Stats {
@@ -266,7 +236,7 @@ impl Counter {
         if stats.episodes > 0 {
             stats.mean_ns = self.total_idle_ns as f64 / stats.episodes as f64;
         }
-        stats.log2_histogram = self.log2.to_vec();
+        stats.log2_histogram.resize(BIT_LENGTHS, 0);
         if let Some(values) = self.quantiles.at(QUANTILES) {
             let at = |(quantile, value): (f64, u64)| Quantile {
                 quantile,

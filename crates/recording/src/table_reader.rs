@@ -2,12 +2,10 @@
 
 use crate::chunk::Scratch;
 use crate::decode::{Failure, Input, Translator, guard};
-use crate::open::{self, OpenError};
+use crate::open::OpenError;
 use crate::reader::{ReadError, RowGroups};
 use crate::storage::Storage;
 use crate::table::{Field, Kind};
-use parquet::file::metadata::ParquetMetaData;
-use parquet::file::reader::FileReader;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
@@ -112,8 +110,7 @@ impl TableReader {
     }
 
     pub(crate) fn from_storage(path: &Path, storage: Storage) -> Result<TableReader, OpenError> {
-        let file = open::parquet(path, storage.clone())?;
-        Ok(TableReader { groups: RowGroups { path: path.to_owned(), file, storage } })
+        Ok(TableReader { groups: RowGroups::open(path, storage)? })
     }
 
     /// What errors call it by.
@@ -126,7 +123,7 @@ impl TableReader {
     /// # Errors
     /// [`OpenError::NotARecording`] where there is none of this key.
     pub fn text(&self, key: &'static str) -> Result<&str, OpenError> {
-        open::value(self.path(), self.footer(), key)
+        self.groups.text(key)
     }
 
     /// A value of the file's metadata, which is JSON.
@@ -134,7 +131,7 @@ impl TableReader {
     /// # Errors
     /// [`OpenError`] where there is none of this key, or it is not what it must be.
     pub fn json<T: DeserializeOwned>(&self, key: &'static str) -> Result<T, OpenError> {
-        open::json(self.path(), self.footer(), key)
+        self.groups.json(key)
     }
 
     /// All rows of these columns of texts and unsigned integers, at most `most` rows.
@@ -143,23 +140,19 @@ impl TableReader {
     /// [`TableReadError`] where there is no such column, there are more rows, or the file is damaged.
     pub fn read(&self, fields: &[Field], most: u64) -> Result<Vec<Cells>, TableReadError> {
         let all_required = fields.iter().map(|field| Field { required: true, ..*field });
-        let (places, _) = open::find_columns(self.path(), self.footer(), all_required)?;
+        let (places, _) = self.groups.find_columns(all_required)?;
         let rows = (0..self.groups.len()).map(|group| self.groups.rows(group));
         let rows = rows.collect::<Result<Vec<usize>, ReadError>>()?;
         let all = rows.iter().fold(0, |all: u64, &rows| all.saturating_add(rows as u64));
         if all > most {
             let what = format!("there are {all} rows, and at most {most} are read");
-            return Err(OpenError::Contradiction { path: self.path().to_owned(), what }.into());
+            return Err(self.groups.contradiction(what).into());
         }
         let mut columns: Vec<Cells> = fields.iter().map(Cells::of).collect();
         for row_group in 0..rows.len() {
             self.groups.fill(row_group, fields, &places, &mut columns)?;
         }
         Ok(columns)
-    }
-
-    fn footer(&self) -> &ParquetMetaData {
-        self.groups.file.metadata()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Episodes into a Parquet file.
 
-use crate::columns::{COLUMNS, Column, Columns, fields};
+use crate::columns::fields;
 use crate::contents::{Contents, Idler};
 use crate::episode::{Episode, WakeCause};
 use crate::metadata::Metadata;
@@ -9,9 +9,9 @@ use crate::open::MOST_IDLERS;
 use crate::segment::{Place, SEGMENTS_KEY, Segments};
 use crate::table::{Field, TableError, TableWriter, write_column};
 use bytes::Bytes;
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::file::writer::SerializedFileWriter;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -486,58 +486,30 @@ impl Rows {
     }
 }
 
-type Group<'a, W> = SerializedRowGroupWriter<'a, W>;
-
+/// Writes a row group: the columns in the order of [`COLUMNS`](crate::COLUMNS).
 fn write_rows<W: Write + Send>(
     file: &mut SerializedFileWriter<W>,
     rows: &Rows,
     names: &[ByteArray],
 ) -> Result<(), ParquetError> {
+    let wake = |wake: &WakeCause| ByteArray::from(Bytes::from_static(wake.name().as_bytes()));
+    let wakes: Vec<ByteArray> = rows.wake.values.iter().map(wake).collect();
+    let ready = pick(&rows.ready.values, &rows.ready_sets);
     let mut group = file.next_row_group()?;
-    for column in &COLUMNS {
-        write_one(&mut group, column, rows, names)?;
-    }
+    write_column::<_, ByteArrayType>(&mut group, &pick(&rows.idler, names), None)?;
+    write_column::<_, Int64Type>(&mut group, &rows.start_ns, None)?;
+    write_column::<_, Int64Type>(&mut group, &rows.idle_ns, None)?;
+    write_column::<_, Int64Type>(&mut group, &rows.window_ns.values, Some(&rows.window_ns.levels()))?;
+    write_column::<_, BoolType>(&mut group, &rows.halted.values, Some(&rows.halted.levels()))?;
+    write_column::<_, ByteArrayType>(&mut group, &wakes, Some(&rows.wake.levels()))?;
+    let latency = &rows.wake_latency_ns;
+    write_column::<_, Int64Type>(&mut group, &latency.values, Some(&latency.levels()))?;
+    write_column::<_, ByteArrayType>(&mut group, &ready, Some(&rows.ready.levels()))?;
+    write_column::<_, Int64Type>(&mut group, &rows.alone_ns.values, Some(&rows.alone_ns.levels()))?;
     group.close()?;
     Ok(())
 }
 
-fn write_one<W: Write + Send>(
-    group: &mut Group<'_, W>,
-    column: &Column,
-    rows: &Rows,
-    names: &[ByteArray],
-) -> Result<(), ParquetError> {
-    match column.set {
-        Columns::IDLER => write_column::<_, ByteArrayType>(group, &pick(&rows.idler, names), None),
-        Columns::START_NS => write_column::<_, Int64Type>(group, &rows.start_ns, None),
-        Columns::IDLE_NS => write_column::<_, Int64Type>(group, &rows.idle_ns, None),
-        Columns::WINDOW_NS => write_optional::<_, Int64Type>(group, &rows.window_ns),
-        Columns::HALTED => write_optional::<_, BoolType>(group, &rows.halted),
-        Columns::WAKE => {
-            let wakes: Vec<ByteArray> = rows
-                .wake
-                .values
-                .iter()
-                .map(|wake| ByteArray::from(Bytes::from_static(wake.name().as_bytes())))
-                .collect();
-            write_column::<_, ByteArrayType>(group, &wakes, Some(&rows.wake.levels()))
-        }
-        Columns::WAKE_LATENCY_NS => write_optional::<_, Int64Type>(group, &rows.wake_latency_ns),
-        Columns::ALONE_NS => write_optional::<_, Int64Type>(group, &rows.alone_ns),
-        _ => {
-            let sets = pick(&rows.ready.values, &rows.ready_sets);
-            write_column::<_, ByteArrayType>(group, &sets, Some(&rows.ready.levels()))
-        }
-    }
-}
-
 fn pick(numbers: &[u32], from: &[ByteArray]) -> Vec<ByteArray> {
     numbers.iter().filter_map(|&number| from.get(number as usize).cloned()).collect()
-}
-
-fn write_optional<W: Write + Send, T: DataType>(
-    group: &mut Group<'_, W>,
-    column: &Optional<T::T>,
-) -> Result<(), ParquetError> {
-    write_column::<W, T>(group, &column.values, Some(&column.levels()))
 }

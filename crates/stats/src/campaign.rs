@@ -4,7 +4,7 @@ use crate::MIN_ROUNDS;
 use crate::figure::Figure;
 use crate::measurements::{Block, BlockStatus, ForeignLoad, Gating, MeasuredBlock, Measurements, StopReason};
 use crate::options::CampaignOptions;
-use crate::schedule::{Arm, Arms, Schedule, Slot};
+use crate::schedule::{self, Arm, Arms, PASSES, Slot};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -273,8 +273,7 @@ impl<S, E, M: FnMut(&Trial<'_, S>) -> Result<Block, E>> Run<'_, S, M> {
 
     /// Measures one round. `Some`: it was interrupted.
     fn round(&mut self, round: u32) -> Result<Option<StopReason>, Failed<E>> {
-        let schedule = Schedule::new(self.campaign.arms.as_slice().len());
-        for (block, slot) in schedule.round(round).enumerate() {
+        for (block, slot) in schedule::round(self.campaign.arms.as_slice().len(), round).enumerate() {
             if self.stopped() {
                 return Ok(Some(StopReason::Stopped));
             }
@@ -295,7 +294,7 @@ impl<S, E, M: FnMut(&Trial<'_, S>) -> Result<Block, E>> Run<'_, S, M> {
             arm: &arms[arm].name,
             round,
             block,
-            blocks: arms.len() * usize::from(Schedule::PASSES),
+            blocks: arms.len() * usize::from(PASSES),
             elapsed,
             budget: self.campaign.options.budget,
             gating: &self.measurements.gating,
@@ -350,7 +349,7 @@ impl<S, E, M: FnMut(&Trial<'_, S>) -> Result<Block, E>> Run<'_, S, M> {
 
 fn trial<S>(arms: &Arms<S>, slot: Slot, round: u32, attempt: u32, warm_up: bool) -> Trial<'_, S> {
     let Arm { name, setting, .. } = &arms.as_slice()[slot.arm];
-    let sequence = u64::from(round) * u64::from(Schedule::PASSES) + u64::from(slot.pass);
+    let sequence = u64::from(round) * u64::from(PASSES) + u64::from(slot.pass);
     Trial { setting, name, arm: slot.arm, round, pass: slot.pass, sequence, attempt, warm_up }
 }
 

@@ -40,43 +40,33 @@ pub struct Figure {
 }
 
 impl Figure {
+    fn new(name: impl Into<Cow<'static, str>>, unit: Unit, source: FigureSource) -> Figure {
+        Figure { name: name.into(), unit, source, within: None }
+    }
+
     /// A figure that each block computes under this name. Its value in a round is the mean over the round's blocks.
     pub fn of_block(name: impl Into<Cow<'static, str>>, unit: Unit) -> Figure {
-        Figure { name: name.into(), unit, source: FigureSource::Block, within: None }
+        Figure::new(name, unit, FigureSource::Block)
     }
 
     /// A quantile of all samples, named `p50`, `p99.9` and so on.
     pub fn quantile(q: f64) -> Figure {
         // 0.999 × 100 is not exactly 99.9.
         let percent = (q * 1e9).round() / 1e7;
-        Figure {
-            name: format!("p{percent}").into(),
-            unit: Unit::Nanos,
-            source: FigureSource::Quantile(q),
-            within: None,
-        }
+        Figure::new(format!("p{percent}"), Unit::Nanos, FigureSource::Quantile(q))
     }
 
     /// The mean of all samples, named `mean`.
     pub fn mean() -> Figure {
-        Figure { name: "mean".into(), unit: Unit::Nanos, source: FigureSource::Mean, within: None }
+        Figure::new("mean", Unit::Nanos, FigureSource::Mean)
     }
 
-    /// The mean of the greatest 1 % of all samples, named `worst 1 %`. It describes the tail where there are
+    /// p50, p90, p99, p99.9, and the mean of the greatest 1 % of all samples, which describes the tail where there are
     /// too few samples for p99.9.
-    pub fn worst_percent() -> Figure {
-        Figure {
-            name: "worst 1 %".into(),
-            unit: Unit::Nanos,
-            source: FigureSource::Worst(0.01),
-            within: None,
-        }
-    }
-
-    /// p50, p90, p99, p99.9 and the worst 1 %.
     pub fn latency() -> [Figure; 5] {
         let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(Figure::quantile);
-        [p50, p90, p99, p999, Figure::worst_percent()]
+        let worst = Figure::new("worst 1 %", Unit::Nanos, FigureSource::Worst(0.01));
+        [p50, p90, p99, p999, worst]
     }
 
     /// The same figure under another name.

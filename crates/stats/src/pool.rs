@@ -12,7 +12,7 @@ const STRIDE: usize = 256;
 
 /// All samples of one arm, sorted.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub(crate) struct Pool {
     /// In ascending order, with the round of each.
     samples: Vec<(u64, u32)>,
     rounds: usize,
@@ -36,7 +36,7 @@ struct Weighted {
 
 impl Pool {
     /// Sorts the samples of all rounds.
-    pub fn new<I: IntoIterator<Item = u64>>(rounds: impl IntoIterator<Item = I>) -> Pool {
+    pub(crate) fn new<I: IntoIterator<Item = u64>>(rounds: impl IntoIterator<Item = I>) -> Pool {
         let mut samples = Vec::new();
         let mut count = 0;
         for (round, values) in (0u32..).zip(rounds) {
@@ -49,37 +49,32 @@ impl Pool {
     }
 
     /// How many samples there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there is no sample.
-    pub fn is_empty(&self) -> bool {
-        self.samples.is_empty()
-    }
-
     /// How many samples are above quantile `q`, 0 to 1.
-    pub fn beyond(&self, q: f64) -> u64 {
+    pub(crate) fn beyond(&self, q: f64) -> u64 {
         let count = self.samples.len() as u64;
         count - rank(q, count)
     }
 
     /// The smallest sample that is not below the share `q` of them, 0 to 1 (the nearest rank). `None` where
     /// no sample has any weight.
-    pub fn quantile(&self, weights: &[u32], q: f64) -> Option<u64> {
+    pub(crate) fn quantile(&self, weights: &[u32], q: f64) -> Option<u64> {
         let count = self.up_to(self.marks() - 1, weights).count;
         Some(self.first(weights, rank(q, count))?.0)
     }
 
     /// The mean. `None` where no sample has any weight.
-    pub fn mean(&self, weights: &[u32]) -> Option<f64> {
+    pub(crate) fn mean(&self, weights: &[u32]) -> Option<f64> {
         let all = self.up_to(self.marks() - 1, weights);
         (all.count > 0).then(|| all.sum / all.count as f64)
     }
 
     /// The mean of the greatest `share` of the samples, 0 to 1, and at least of one. `None` where no sample has any
     /// weight.
-    pub fn worst(&self, weights: &[u32], share: f64) -> Option<f64> {
+    pub(crate) fn worst(&self, weights: &[u32], share: f64) -> Option<f64> {
         let all = self.up_to(self.marks() - 1, weights);
         let worst = rank(share, all.count);
         let others = self.first(weights, all.count - worst).map_or(0.0, |(_, sum)| sum);

@@ -35,22 +35,6 @@ pub struct Results {
 }
 
 impl Results {
-    pub(super) fn new(measurements: &Measurements) -> Results {
-        let rows = Analysis::new(measurements, RESAMPLES).rows();
-        let mut results = Results {
-            experiment: measurements.name.clone(),
-            rows,
-            confidence: measurements.options.confidence,
-            rounds: measurements.rounds,
-            gating: measurements.gating.clone(),
-            ended: measurements.ended,
-            elapsed_s: measurements.elapsed.as_secs_f64(),
-            warnings: Vec::new(),
-        };
-        results.warnings = warning::of(&results.rows, measurements);
-        results
-    }
-
     /// The row of an arm and a figure.
     pub fn row(&self, arm: &str, figure: &str) -> Option<&ResultRow> {
         self.rows.iter().find(|row| row.arm == arm && row.figure == figure)
@@ -60,7 +44,17 @@ impl Results {
 impl Measurements {
     /// The figures of all arms with their intervals and warnings.
     pub fn results(&self) -> Results {
-        Results::new(self)
+        let rows = Analysis::new(self, RESAMPLES).rows();
+        Results {
+            experiment: self.name.clone(),
+            warnings: warning::of(&rows, self),
+            rows,
+            confidence: self.options.confidence,
+            rounds: self.rounds,
+            gating: self.gating.clone(),
+            ended: self.ended,
+            elapsed_s: self.elapsed.as_secs_f64(),
+        }
     }
 
     /// The ratio of one arm's figure to another's, of which neither need be the baseline.

@@ -67,16 +67,6 @@ impl<S> Arms<S> {
     }
 }
 
-/// The order of the arms, round by round.
-///
-/// A round is a palindrome: each arm is measured twice, and the mean of its two times is the same for all
-/// arms, so that a linear drift changes no comparison. The order is rotated by one from round to round, so
-/// that no arm is always first, last, or in the middle where it follows itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Schedule {
-    arms: usize,
-}
-
 /// One place in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -86,31 +76,27 @@ pub struct Slot {
     pub pass: u8,
 }
 
-impl Schedule {
-    /// Passes of a round.
-    pub const PASSES: u8 = 2;
+/// Passes of a round.
+pub const PASSES: u8 = 2;
 
-    /// The order for a number of arms.
-    pub const fn new(arms: usize) -> Schedule {
-        Schedule { arms }
-    }
-
-    /// The blocks of round number `round`, from 0.
-    ///
-    /// ```
-    /// use dwell_stats::Schedule;
-    /// let order = |round| Schedule::new(3).round(round).map(|slot| slot.arm).collect::<Vec<_>>();
-    /// assert_eq!(order(0), [0, 1, 2, 2, 1, 0]);
-    /// assert_eq!(order(1), [1, 2, 0, 0, 2, 1]);
-    /// ```
-    pub fn round(self, round: u32) -> impl DoubleEndedIterator<Item = Slot> + ExactSizeIterator {
-        let arms = self.arms;
-        let turned = round as usize % arms.max(1);
-        (0..2 * arms).map(move |place| {
-            let (at, pass) = if place < arms { (place, 0) } else { (2 * arms - 1 - place, 1) };
-            Slot { arm: (at + turned) % arms, pass }
-        })
-    }
+/// The order of a number of arms in round number `round`, from 0.
+///
+/// A round is a palindrome: each arm is measured twice, and the mean of its two times is the same for all
+/// arms, so that a linear drift changes no comparison. The order is rotated by one from round to round, so
+/// that no arm is always first, last, or in the middle where it follows itself.
+///
+/// ```
+/// use dwell_stats::schedule;
+/// let order = |round| schedule::round(3, round).map(|slot| slot.arm).collect::<Vec<_>>();
+/// assert_eq!(order(0), [0, 1, 2, 2, 1, 0]);
+/// assert_eq!(order(1), [1, 2, 0, 0, 2, 1]);
+/// ```
+pub fn round(arms: usize, round: u32) -> impl Iterator<Item = Slot> {
+    let turned = round as usize % arms.max(1);
+    (0..2 * arms).map(move |place| {
+        let (at, pass) = if place < arms { (place, 0) } else { (2 * arms - 1 - place, 1) };
+        Slot { arm: (at + turned) % arms, pass }
+    })
 }
 
 #[cfg(test)]
@@ -136,17 +122,16 @@ mod tests {
 
     #[test]
     fn two_arms_are_measured_a_b_b_a() {
-        let slots: Vec<_> = Schedule::new(2).round(0).map(|slot| (slot.arm, slot.pass)).collect();
+        let slots: Vec<_> = round(2, 0).map(|slot| (slot.arm, slot.pass)).collect();
         assert_eq!(slots, [(0, 0), (1, 0), (1, 1), (0, 1)]);
     }
 
     proptest! {
         #[test]
         fn every_round_cancels_drift_and_every_arm_takes_every_place(arms in 1usize..12, first in 0u32..1000) {
-            let schedule = Schedule::new(arms);
             let mut places = vec![vec![0; 2 * arms]; arms];
-            for round in (first..).take(arms) {
-                let slots: Vec<Slot> = schedule.round(round).collect();
+            for number in (first..).take(arms) {
+                let slots: Vec<Slot> = round(arms, number).collect();
                 prop_assert_eq!(slots.len(), 2 * arms);
                 prop_assert!(slots.iter().rev().map(|slot| slot.arm).eq(slots.iter().map(|slot| slot.arm)));
                 for (arm, places) in places.iter_mut().enumerate() {

@@ -5,32 +5,38 @@ use crate::row::ResultRow;
 use crate::schedule::Role;
 use crate::{Interval, MIN_ROUNDS};
 use serde::Serialize;
-use std::fmt;
 
 /// The fewest samples above a quantile with which it is more than a guess at the maximum.
 pub const MIN_BEYOND: u64 = 10;
 
 /// A reason to trust results less.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Warning {
-    /// The campaign was stopped early.
+    #[error("stopped early, after {rounds} complete rounds")]
     Stopped { rounds: u32 },
-    /// Too few rounds for intervals.
+    #[error("{rounds} rounds are too few: intervals need at least {MIN_ROUNDS}")]
     FewRounds { rounds: u32 },
-    /// Foreign load is not known.
+    #[error("the load of other programs during {blocks} blocks is not known")]
     NotGated {
         /// Blocks whose foreign load is not known.
         blocks: u64,
     },
-    /// Foreign load did not end.
+    #[error(
+        "other programs kept using more than {} % of a CPU; from round {} on, disturbed blocks were not repeated",
+        .limit * 100.0,
+        .round + 1
+    )]
     NeverQuiet {
         /// The round, from 0, from which on blocks were not repeated.
         round: u32,
         /// The limit of foreign load, as a share of one CPU.
         limit: f64,
     },
-    /// Blocks count in spite of foreign load.
+    #[error(
+        "{disturbed} of {blocks} blocks count although other programs used more than {} % of a CPU",
+        .limit * 100.0
+    )]
     Disturbed {
         /// How many of them.
         disturbed: u64,
@@ -38,13 +44,20 @@ pub enum Warning {
         /// The limit of foreign load, as a share of one CPU.
         limit: f64,
     },
-    /// The baseline differs from itself.
+    #[error(
+        "{figure}: the baseline differs from its own control by {:+.1} % [{:+.1} %, {:+.1} %]; smaller differences are not \
+         effects (of twenty figures, one differs by chance)",
+        percent(.ratio.value),
+        percent(.ratio.low),
+        percent(.ratio.high)
+    )]
     ControlDiffers {
         /// Name of the figure.
         figure: String,
         ratio: Interval,
     },
     /// An interval is wider than required.
+    #[error("{arm}: {figure} {}", imprecision(*.half_width, *.required))]
     Imprecise {
         /// Name of the arm.
         arm: String,
@@ -55,7 +68,7 @@ pub enum Warning {
         /// The half width required.
         required: f64,
     },
-    /// Too few samples are above a quantile.
+    #[error("{arm}: only {beyond} of {samples} samples are above {figure}; at least {MIN_BEYOND} are needed")]
     FewSamples {
         /// Name of the arm.
         arm: String,
@@ -65,7 +78,7 @@ pub enum Warning {
         /// Samples above the quantile.
         beyond: u64,
     },
-    /// Some rounds lack the figure.
+    #[error("{arm}: {figure} is known in {known} of {rounds} rounds")]
     Missing {
         /// Name of the arm.
         arm: String,
@@ -77,53 +90,10 @@ pub enum Warning {
     },
 }
 
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Warning::Stopped { rounds } => write!(f, "stopped early, after {rounds} complete rounds"),
-            Warning::FewRounds { rounds } => {
-                write!(f, "{rounds} rounds are too few: intervals need at least {MIN_ROUNDS}")
-            }
-            Warning::NotGated { blocks } => {
-                write!(f, "the load of other programs during {blocks} blocks is not known")
-            }
-            Warning::NeverQuiet { round, limit } => write!(
-                f,
-                "other programs kept using more than {} % of a CPU; from round {} on, disturbed blocks were not \
-                 repeated",
-                limit * 100.0,
-                round + 1
-            ),
-            Warning::Disturbed { disturbed, blocks, limit } => write!(
-                f,
-                "{disturbed} of {blocks} blocks count although other programs used more than {} % of a CPU",
-                limit * 100.0
-            ),
-            Warning::ControlDiffers { figure, ratio: Interval { low, value, high } } => write!(
-                f,
-                "{figure}: the baseline differs from its own control by {:+.1} % [{:+.1} %, {:+.1} %]; smaller \
-                 differences are not effects (of twenty figures, one differs by chance)",
-                percent(*value),
-                percent(*low),
-                percent(*high)
-            ),
-            Warning::Imprecise { arm, figure, half_width, required } if half_width.is_finite() => write!(
-                f,
-                "{arm}: {figure} is known to ±{:.1} %; ±{} % was required",
-                half_width * 100.0,
-                required * 100.0
-            ),
-            Warning::Imprecise { arm, figure, .. } => {
-                write!(f, "{arm}: {figure} has no ratio to the baseline")
-            }
-            Warning::FewSamples { arm, figure, samples, beyond } => write!(
-                f,
-                "{arm}: only {beyond} of {samples} samples are above {figure}; at least {MIN_BEYOND} are needed"
-            ),
-            Warning::Missing { arm, figure, known, rounds } => {
-                write!(f, "{arm}: {figure} is known in {known} of {rounds} rounds")
-            }
-        }
+fn imprecision(half_width: f64, required: f64) -> String {
+    match half_width.is_finite() {
+        true => format!("is known to ±{:.1} %; ±{} % was required", half_width * 100.0, required * 100.0),
+        false => "has no ratio to the baseline".to_owned(),
     }
 }
 

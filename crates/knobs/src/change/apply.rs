@@ -1,11 +1,12 @@
 //! Applying a checked plan.
 
 use super::check::Ready;
-use super::{in_state, is_original, is_ours, now_unix_s};
+use super::revert::put_back;
+use super::{begun, in_state, is_ours};
 use crate::journal::{Change, Entry, Journal, JournalError, State};
 use crate::place::Place;
 use crate::value::{self, ValueError, shown};
-use dwell_machine::{Writable, identity};
+use dwell_machine::Writable;
 use std::time::Duration;
 
 /// Why a plan was not applied.
@@ -72,7 +73,9 @@ pub fn apply(
     wait: &mut dyn FnMut(Duration),
 ) -> Result<Change, ApplyError> {
     journal.is_not_verified().map_err(ApplyError::Journal)?;
-    let mut change = begin(journal, ready).map_err(ApplyError::Journal)?;
+    let begun = begun(journal, State::Unfinished, ready.plan.clone().bounded(), ready.entries.clone());
+    let begun = begun.map_err(ApplyError::Journal)?;
+    let mut change = Change { kept: ready.kept, back: ready.back.clone(), ..begun };
     journal.save(&change).map_err(ApplyError::Journal)?;
     let machine = journal.machine();
     let done = carry_out(machine, ready, &mut change, wait).and_then(|()| {
@@ -81,27 +84,6 @@ pub fn apply(
         Ok(applied)
     });
     done.map_err(|error| roll_back(journal, &change, error))
-}
-
-fn begin(journal: &Journal<'_>, ready: &Ready) -> Result<Change, JournalError> {
-    let now = now_unix_s();
-    Ok(Change {
-        id: journal.next_id()?,
-        state: State::Unfinished,
-        begun_at_unix_s: now,
-        since_unix_s: now,
-        boot_id: identity::boot_id(journal.machine()),
-        tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
-        kept: ready.kept,
-        lease: false,
-        left: false,
-        process: None,
-        entries: ready.entries.clone(),
-        back: ready.back.clone(),
-        plan: ready.plan.clone().bounded(),
-        verifying: false,
-        verifications: vec![],
-    })
 }
 
 fn carry_out(
@@ -115,11 +97,7 @@ fn carry_out(
             continue;
         };
         let expected = Some(write.from.to_string());
-        let text = match crate::knob::Knob::find(&write.knob) {
-            Some(knob) => knob.written(write.to),
-            None => write.to.to_string(),
-        };
-        step(machine, entry, expected.as_deref(), &text)?;
+        step(machine, entry, expected.as_deref(), &write.text())?;
         if write.then_wait_ms > 0 {
             wait(Duration::from_millis(write.then_wait_ms));
         }
@@ -171,24 +149,11 @@ fn roll_back(journal: &mut Journal<'_>, change: &Change, source: StepError) -> A
     ApplyError::RolledBack { id, source }
 }
 
+/// What was changed outside dwell in between is left alone.
 fn restore(machine: &dyn Writable, entry: &Entry) -> Result<(), Unrestored> {
-    let failed =
-        |why: String| Unrestored { place: entry.place.clone(), original: entry.original.clone(), why };
-    let found = value::read(machine, &entry.place).map_err(|error| failed(error.to_string()))?;
-    if is_original(entry, found.as_deref()) {
-        return tidy(machine, entry).map_err(|error| failed(error.to_string()));
-    }
-    if !is_ours(entry, found.as_deref()) {
-        // Changed outside dwell in between: it is left alone.
-        return Ok(());
-    }
-    value::write(machine, &entry.place, entry.original.as_deref()).map_err(|error| failed(error.to_string()))
-}
-
-/// What a write that was cut short may have left beside a file.
-pub(super) fn tidy(machine: &dyn Writable, entry: &Entry) -> Result<(), ValueError> {
-    match (&entry.place, &entry.original) {
-        (Place::File(_) | Place::Link(_), None) => value::write(machine, &entry.place, None),
-        _ => Ok(()),
-    }
+    put_back(machine, entry, false, &|_, _| None).map(drop).map_err(|error| Unrestored {
+        place: entry.place.clone(),
+        original: entry.original.clone(),
+        why: error.to_string(),
+    })
 }

@@ -2,7 +2,7 @@
 
 use super::is_ours;
 use crate::condition::{self, NoEffect, Readers, Unwritable};
-use crate::explain::same::{Sameness, compare};
+use crate::explain::same::compare;
 use crate::iothread;
 use crate::journal::{self, Change, Entry, Id, State};
 use crate::keep::{self, KeepError};
@@ -17,7 +17,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Owner};
 use dwell_recording::with_causes;
-use std::fmt;
+use std::collections::BTreeSet;
 
 /// The obstacles that the user overrides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,9 +39,14 @@ pub enum Override {
 }
 
 /// A reason not to apply a plan to a machine.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Obstacle {
     /// It is for another version.
+    #[error(
+        "the plan was made for {} {plan}, but this is {}; its prediction may not hold",
+        if *.owner == Layer::Iothread { "QEMU" } else { "Linux" },
+        .here.as_deref().unwrap_or("an unknown version")
+    )]
     OtherVersion {
         /// The layer: the version is of Linux, or of QEMU for I/O threads.
         owner: Owner,
@@ -50,13 +55,16 @@ pub enum Obstacle {
         here: Option<String>,
     },
     /// It is for another architecture, whose defaults and rules differ.
-    OtherArchitecture {
-        plan: Arch,
-        here: Arch,
-    },
-    /// It was made from a recording of another machine.
+    #[error(
+        "the plan was made for {}, but this machine is {}; rules and defaults differ",
+        .plan.name(),
+        .here.name()
+    )]
+    OtherArchitecture { plan: Arch, here: Arch },
+    #[error("the plan was made from a recording of another machine; its prediction may not hold here")]
     OtherMachine,
     /// A parameter has another value than the plan expects.
+    #[error("{knob} is {}, but the plan expects {expected}{}", shown(.found.as_deref()), set_by(*.by))]
     OtherValue {
         knob: String,
         /// What the plan expects.
@@ -65,35 +73,40 @@ pub enum Obstacle {
         /// The change of dwell's own that put it there.
         by: Option<Id>,
     },
-    /// It does not exist.
+    #[error("{place} does not exist")]
     Missing {
         /// Where it would be.
         place: Place,
     },
-    /// It is read-only.
+    #[error("{place} is read-only on this kernel; it can be set only at the next start, by {instead}")]
     ReadOnly {
         place: Place,
         /// How it can be set instead.
         instead: String,
     },
     /// It cannot be read or opened for writing.
+    #[error("{}", with_causes(.0))]
     Refused(ValueError),
     /// It has no effect here.
-    NoEffect {
-        knobs: Vec<String>,
-        why: NoEffect,
-    },
+    #[error("{} would have no effect: {why}", .knobs.join(", "))]
+    NoEffect { knobs: Vec<String>, why: NoEffect },
     /// The kernel measures it in place of this value, so that what would be read back is not what was written.
-    Measured {
-        knob: String,
-        place: Place,
-    },
+    #[error(
+        "{knob} = 0 has the kernel measure it, and reads back as what was measured; run `echo 0 > {place}`, then plan \
+         with the value that is read there"
+    )]
+    Measured { knob: String, place: Place },
     /// It cannot be kept.
+    #[error("{}", with_causes(.0))]
     Keep(KeepError),
-    /// A change was interrupted and not reverted.
+    #[error("change {0} was interrupted; revert it first: dwell revert {0}")]
     Unfinished(Id),
     /// A controller has the parameters, or had them when it was killed.
+    #[error(
+        "change {0} is the lease of a `dwell control`, which sets these parameters; end it first: dwell control stop"
+    )]
     Leased(Id),
+    #[error("{0}")]
     Plan(PlanError),
 }
 
@@ -111,60 +124,11 @@ impl Obstacle {
     }
 }
 
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Obstacle::OtherVersion { owner, plan, here } => {
-                let what = if *owner == Layer::Iothread { "QEMU" } else { "Linux" };
-                let here = here.as_deref().unwrap_or("an unknown version");
-                write!(
-                    f,
-                    "the plan was made for {what} {plan}, but this is {here}; its prediction may not hold"
-                )
-            }
-            Obstacle::OtherArchitecture { plan, here } => write!(
-                f,
-                "the plan was made for {}, but this machine is {}; rules and defaults differ",
-                plan.name(),
-                here.name()
-            ),
-            Obstacle::OtherMachine => f.write_str(
-                "the plan was made from a recording of another machine; its prediction may not hold here",
-            ),
-            Obstacle::OtherValue { knob, expected, found, by } => {
-                write!(f, "{knob} is {}, but the plan expects {expected}", shown(found.as_deref()))?;
-                match by {
-                    Some(id) => write!(f, " (dwell's change {id} set it; `dwell revert {id}` reverts it)"),
-                    None => Ok(()),
-                }
-            }
-            Obstacle::Missing { place } => write!(f, "{place} does not exist"),
-            Obstacle::ReadOnly { place, instead } => {
-                write!(
-                    f,
-                    "{place} is read-only on this kernel; it can be set only at the next start, by {instead}"
-                )
-            }
-            Obstacle::Refused(error) => f.write_str(&with_causes(error)),
-            Obstacle::NoEffect { knobs, why } => {
-                write!(f, "{} would have no effect: {why}", knobs.join(", "))
-            }
-            Obstacle::Measured { knob, place } => write!(
-                f,
-                "{knob} = 0 has the kernel measure it, and reads back as what was measured; run `echo 0 > {place}`, then \
-                 plan with the value that is read there"
-            ),
-            Obstacle::Keep(error) => f.write_str(&with_causes(error)),
-            Obstacle::Unfinished(id) => {
-                write!(f, "change {id} was interrupted; revert it first: dwell revert {id}")
-            }
-            Obstacle::Leased(id) => write!(
-                f,
-                "change {id} is the lease of a `dwell control`, which sets these parameters; end it first: dwell control stop"
-            ),
-            Obstacle::Plan(error) => write!(f, "{error}"),
-        }
-    }
+/// Which change of dwell's own set a value, for an error.
+fn set_by(change: Option<Id>) -> String {
+    change.map_or_else(String::new, |id| {
+        format!(" (dwell's change {id} set it; `dwell revert {id}` reverts it)")
+    })
 }
 
 /// A plan that fits this machine, with everything needed to apply it.
@@ -301,12 +265,9 @@ impl Checked<'_> {
         for (param, expected) in present.iter() {
             let knob = Knob { param };
             let Some(place) = knob.place(self.plan.iothread.as_ref()) else { continue };
-            let found = match value::read(self.machine, &place) {
-                Ok(found) => found,
-                Err(error) => {
-                    self.obstacles.push(Obstacle::Refused(error));
-                    continue;
-                }
+            let read = value::read(self.machine, &place);
+            let Ok(found) = read.map_err(|error| self.obstacles.push(Obstacle::Refused(error))) else {
+                continue;
             };
             if value::same(&place, found.as_deref(), Some(&expected.to_string())) {
                 continue;
@@ -363,10 +324,8 @@ impl Checked<'_> {
     }
 
     fn writable(&mut self, writes: &[Write]) {
-        let mut places: Vec<(&Place, &str)> =
+        let places: BTreeSet<(&Place, &str)> =
             writes.iter().map(|write| (&write.place, write.knob.as_str())).collect();
-        places.sort();
-        places.dedup();
         for (place, name) in places {
             let place = place.clone();
             match condition::writable(self.machine, &place) {
@@ -399,24 +358,18 @@ impl Checked<'_> {
     }
 
     fn no_effect(&mut self, writes: &[Write], actual: &Setting<Owner>, wanted: &Setting<Owner>) {
-        let mut names: Vec<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names: BTreeSet<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
         let readers = Readers::of(self.machine);
         let why = |name: &str| readers.no_effect(Knob::of(self.plan.owner, name)?);
         let mut found: Vec<(Vec<String>, NoEffect)> = vec![];
-        for (name, why) in names.into_iter().filter_map(|name| Some((name.to_owned(), why(name)?))) {
+        for (name, why) in names.iter().filter_map(|name| Some(((*name).to_owned(), why(name)?))) {
             match found.iter_mut().find(|(_, same)| *same == why) {
                 Some((knobs, _)) => knobs.push(name),
                 None => found.push((vec![name], why)),
             }
         }
-        let is_same = || matches!(compare(actual, wanted), Sameness::Same { .. });
-        if found.is_empty() && !writes.is_empty() && is_same() {
-            let mut knobs: Vec<String> = writes.iter().map(|write| write.knob.clone()).collect();
-            knobs.sort_unstable();
-            knobs.dedup();
-            found.push((knobs, NoEffect::Equivalent));
+        if found.is_empty() && !writes.is_empty() && compare(actual, wanted).is_same() {
+            found.push((names.into_iter().map(str::to_owned).collect(), NoEffect::Equivalent));
         }
         self.obstacles.extend(found.into_iter().map(|(knobs, why)| Obstacle::NoEffect { knobs, why }));
     }
@@ -428,13 +381,8 @@ impl Checked<'_> {
             if entries.iter().any(|entry| entry.place == write.place) {
                 continue;
             }
-            let original = match value::read(self.machine, &write.place) {
-                Ok(original) => original,
-                Err(error) => {
-                    self.obstacles.push(Obstacle::Refused(error));
-                    return None;
-                }
-            };
+            let read = value::read(self.machine, &write.place);
+            let original = read.map_err(|error| self.obstacles.push(Obstacle::Refused(error))).ok()?;
             let knob = Knob::of(self.plan.owner, &write.knob)?;
             let all = writes.iter().chain(back).filter(|other| other.place == write.place);
             let mut between: Vec<String> = all.map(|other| knob.written(other.to)).collect();
@@ -454,13 +402,8 @@ impl Checked<'_> {
         let is_other = |write: &&Write| iothread::OTHER_PROPERTIES.contains(&write.knob.as_str());
         let mut others = vec![];
         for write in self.plan.writes.iter().filter(is_other) {
-            let found = match value::read(self.machine, &write.place) {
-                Ok(found) => found,
-                Err(error) => {
-                    self.obstacles.push(Obstacle::Refused(error));
-                    return None;
-                }
-            };
+            let read = value::read(self.machine, &write.place);
+            let found = read.map_err(|error| self.obstacles.push(Obstacle::Refused(error))).ok()?;
             let Some(from) = value::number_of(&write.place, found.as_deref()) else {
                 self.obstacles.push(Obstacle::Missing { place: write.place.clone() });
                 return None;
@@ -513,9 +456,6 @@ impl Checked<'_> {
                 provisos.collect::<String>()
             ))
         };
-        let mut notes: Vec<String> = writes.iter().filter_map(of).collect();
-        notes.sort();
-        notes.dedup();
-        notes
+        writes.iter().filter_map(of).collect::<BTreeSet<String>>().into_iter().collect()
     }
 }

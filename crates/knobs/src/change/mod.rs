@@ -21,13 +21,45 @@ pub use revert::{Outcome, RevertError, Reverted, Side, revert, switch};
 pub(crate) use revert::{of_holder, put_all_back};
 pub use status::{Standing, standing};
 
-use crate::journal::{Change, Entry, State};
+use crate::journal::{Change, Entry, Journal, JournalError, State};
+use crate::plan::Plan;
 use crate::value;
+use dwell_machine::identity;
 use std::time::SystemTime;
+
+/// Name and version of this program.
+pub(crate) const TOOL: &str = concat!("dwell ", env!("CARGO_PKG_VERSION"));
 
 /// Seconds since 1970.
 pub(crate) fn now_unix_s() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
+}
+
+/// A change that begins now, in this state.
+pub(crate) fn begun(
+    journal: &Journal<'_>,
+    state: State,
+    plan: Plan,
+    entries: Vec<Entry>,
+) -> Result<Change, JournalError> {
+    let now = now_unix_s();
+    Ok(Change {
+        id: journal.next_id()?,
+        state,
+        begun_at_unix_s: now,
+        since_unix_s: now,
+        boot_id: identity::boot_id(journal.machine()),
+        tool: TOOL.to_owned(),
+        kept: false,
+        lease: false,
+        left: false,
+        process: None,
+        entries,
+        back: vec![],
+        plan,
+        verifying: false,
+        verifications: vec![],
+    })
 }
 
 /// The change, in another state from now on.
@@ -39,6 +71,11 @@ pub(crate) fn in_state(change: &Change, state: State) -> Change {
 pub(crate) fn is_ours(entry: &Entry, found: Option<&str>) -> bool {
     value::same(&entry.place, found, entry.applied.as_deref())
         || entry.between.iter().any(|between| value::same(&entry.place, found, Some(between)))
+}
+
+/// Whether a value is the original, or one that this change writes.
+pub(crate) fn is_known(entry: &Entry, found: Option<&str>) -> bool {
+    is_ours(entry, found) || is_original(entry, found)
 }
 
 pub(crate) fn is_original(entry: &Entry, found: Option<&str>) -> bool {

@@ -1,10 +1,9 @@
 //! Reverting a change.
 
-use super::apply::tidy;
-use super::{in_state, is_original, is_ours};
+use super::{in_state, is_known, is_original, is_ours};
 use crate::iothread::{self, IothreadError, Process};
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
-use crate::knob::{IothreadTarget, Knob};
+use crate::knob::IothreadTarget;
 use crate::lease::Holder;
 use crate::place::Place;
 use crate::qmp::QmpError;
@@ -149,7 +148,7 @@ fn restarted(
     }
 }
 
-fn put_back(
+pub(super) fn put_back(
     machine: &dyn Writable,
     entry: &Entry,
     force: bool,
@@ -171,6 +170,14 @@ fn put_back(
     Ok(if ours { Outcome::Restored } else { Outcome::Overwritten { found } })
 }
 
+/// What a write that was cut short may have left beside a file.
+fn tidy(machine: &dyn Writable, entry: &Entry) -> Result<(), ValueError> {
+    match (&entry.place, &entry.original) {
+        (Place::File(_) | Place::Link(_), None) => value::write(machine, &entry.place, None),
+        _ => Ok(()),
+    }
+}
+
 /// If windows of haltpoll would stay above a maximum that is restored, they are made to shrink first. If a
 /// value is not as the change left it, or a write fails, the originals are restored all the same.
 fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn FnMut(Duration)) {
@@ -183,8 +190,7 @@ fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn 
         return;
     }
     for write in change.back.iter().take(last + 1) {
-        let Some(knob) = Knob::find(&write.knob) else { return };
-        if value::write(machine, &write.place, Some(&knob.written(write.to))).is_err() {
+        if value::write(machine, &write.place, Some(&write.text())).is_err() {
             return;
         }
         if write.then_wait_ms > 0 {
@@ -216,7 +222,7 @@ pub fn switch(machine: &dyn Writable, change: &Change, side: Side) -> Result<(),
         if value::same(&entry.place, found.as_deref(), wanted.as_deref()) {
             continue;
         }
-        if !is_ours(entry, found.as_deref()) && !is_original(entry, found.as_deref()) {
+        if !is_known(entry, found.as_deref()) {
             return Err(ValueError::Foreign {
                 place: entry.place.clone(),
                 found: value::shown(found.as_deref()),

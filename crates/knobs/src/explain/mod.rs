@@ -12,6 +12,7 @@ use dwell_policy::param::{Param, Setting, Unit};
 use dwell_policy::{Layer, Owner};
 use same::{Sameness, compare};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// What a value does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -89,16 +90,14 @@ pub fn explain(
     let modelled =
         setting.of_layer().filter(|_| is_modelled(param) && version.arch.lacks(param.owner).is_none());
     let value = setting.get(param.name)?;
-    let same = |other: i64| {
-        let setting = modelled.as_ref()?;
-        with(setting, param, other).map(|other| compare(setting, &other))
-    };
-    let candidates = modelled.map_or_else(Vec::new, |setting| candidates(&setting, param, value));
     let tried: Vec<(i64, Sameness)> =
-        candidates.into_iter().filter_map(|other| Some((other, same(other)?))).collect();
-    let same_as: Vec<i64> =
-        tried.iter().filter(|(_, s)| matches!(s, Sameness::Same { .. })).map(|(other, _)| *other).collect();
+        modelled.map_or_else(Vec::new, |setting| compared(&setting, param, value).collect());
+    let same_as: Vec<i64> = tried.iter().filter(|(_, is)| is.is_same()).map(|(other, _)| *other).collect();
     let default = param.default_in(version);
+    let against = |default: i64| {
+        let setting = modelled.as_ref()?;
+        Some(compare(setting, &with(setting, param.name, default)?))
+    };
     let readers = machine.map(Readers::of);
     let of_machine = readers.as_ref().and_then(|readers| {
         let none = readers.no_effect(knob).map(|why| Effect::NoEffect { why: why.to_string() });
@@ -115,7 +114,7 @@ pub fn explain(
         default,
         effect,
         same_as,
-        against_default: default.filter(|default| *default != value).and_then(same),
+        against_default: default.filter(|default| *default != value).and_then(against),
         scope,
         scope_words: scope.words(),
         about: param.about,
@@ -151,24 +150,29 @@ fn of_model(setting: &Setting, param: &'static Param, tried: &[(i64, Sameness)])
     Effect::NotKnown { why: by_rule.unwrap_or_else(|| "it could not be decided".to_owned()) }
 }
 
-fn with(setting: &Setting, param: &Param, value: i64) -> Option<Setting> {
+/// A setting with another value of a parameter; `None` if it cannot have that.
+pub(crate) fn with(setting: &Setting, name: &str, value: i64) -> Option<Setting> {
     let mut other = *setting;
-    other.set(param.name, value).ok()?;
+    other.set(name, value).ok()?;
     Some(other)
 }
 
 /// Values that people set, and those at which something changes: the ends of the range, small factors, the default, and
 /// the other values of the setting with their neighbours.
-fn candidates(setting: &Setting, param: &'static Param, value: i64) -> Vec<i64> {
-    let mut all = vec![param.min, 0, 1, 2, 3, param.max];
+fn candidates(setting: &Setting, param: &'static Param, value: i64) -> BTreeSet<i64> {
+    let mut all = BTreeSet::from([param.min, 0, 1, 2, 3, param.max]);
     all.extend(param.default_in(setting.version()));
     all.extend(
         setting.iter().flat_map(|(_, other)| [other.saturating_sub(1), other, other.saturating_add(1)]),
     );
     all.retain(|other| (param.min..=param.max).contains(other) && *other != value);
-    all.sort_unstable();
-    all.dedup();
     all
+}
+
+/// How the setting compares with those that have these [`candidates`] in place of a value.
+fn compared(setting: &Setting, param: &'static Param, value: i64) -> impl Iterator<Item = (i64, Sameness)> {
+    let of = move |other| Some((other, compare(setting, &with(setting, param.name, other)?)));
+    candidates(setting, param, value).into_iter().filter_map(of)
 }
 
 /// Why a parameter has no effect beside the other values of a setting, decided by the model of the rule;
@@ -178,16 +182,14 @@ pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
         return None;
     }
     let value = setting.get(param.name)?;
-    let mut others =
-        candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
-    if !others.all(|other| matches!(compare(setting, &other), Sameness::Same { .. })) {
+    if !compared(setting, param, value).all(|(_, is)| is.is_same()) {
         return None;
     }
     // One is to blame if with its default in its place there is a difference.
     let blamed = setting.iter().filter(|(other, _)| *other != param).find(|(other, value)| {
         let default = other.default_in(setting.version()).filter(|default| default != value);
         default
-            .and_then(|default| with(setting, other, default))
+            .and_then(|default| with(setting, other.name, default))
             .is_some_and(|other| has_effect(&other, param))
     });
     Some(NoEffect::NoWindow { beside: blamed.map(|(other, value)| format!("{} = {value}", other.name)) })
@@ -196,9 +198,7 @@ pub fn no_effect(setting: &Setting, param: &'static Param) -> Option<NoEffect> {
 /// Whether some value of a parameter gives other windows than the one that it has, by each rule that is possible.
 pub fn has_effect(setting: &Setting, param: &'static Param) -> bool {
     let value = setting.get(param.name).unwrap_or(0);
-    let others =
-        candidates(setting, param, value).into_iter().filter_map(|other| with(setting, param, other));
-    others.into_iter().any(|other| matches!(compare(setting, &other), Sameness::Differ { .. }))
+    compared(setting, param, value).any(|(_, is)| matches!(is, Sameness::Differ { .. }))
 }
 
 fn notes(setting: &Setting<Owner>, knob: Knob, machine: Option<&dyn Machine>, value: i64) -> Vec<String> {

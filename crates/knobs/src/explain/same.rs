@@ -54,6 +54,13 @@ pub enum Sameness {
     },
 }
 
+impl Sameness {
+    /// Whether they are the same after every sequence of halts.
+    pub const fn is_same(&self) -> bool {
+        matches!(self, Sameness::Same { .. })
+    }
+}
+
 /// The most pairs of states that are visited.
 const MOST_STATES: usize = 100_000;
 
@@ -71,7 +78,7 @@ pub fn compare<O: Copy + Into<Owner> + PartialEq>(a: &Setting<O>, b: &Setting<O>
     };
     let by_rule: Vec<(&str, Sameness)> = pairs.iter().map(verdict).collect();
     let since = |same: bool| -> Vec<&str> {
-        let of = by_rule.iter().filter(|(_, verdict)| matches!(verdict, Sameness::Same { .. }) == same);
+        let of = by_rule.iter().filter(|(_, verdict)| verdict.is_same() == same);
         of.map(|(since, _)| *since).collect()
     };
     match (by_rule.first(), since(true), since(false)) {
@@ -277,7 +284,7 @@ mod tests {
     }
 
     fn is_same(layer: Layer, version: &str, a: &[(&str, i64)], b: &[(&str, i64)]) -> bool {
-        matches!(compare(&setting(layer, version, a), &setting(layer, version, b)), Sameness::Same { .. })
+        compare(&setting(layer, version, a), &setting(layer, version, b)).is_same()
     }
 
     #[test]
@@ -377,7 +384,7 @@ mod tests {
                 second.set(param.name, change.1.min(param.max)).unwrap();
             }
             let ((_, p), (_, q)) = (Rule::all(&first)[0], Rule::all(&second)[0]);
-            if matches!(compare(&first, &second), Sameness::Same { .. }) {
+            if compare(&first, &second).is_same() {
                 let (mut x, mut y) = ((0, 0), (0, 0));
                 for halt in halts {
                     prop_assert_eq!(p.window(x), q.window(y));

@@ -1,6 +1,7 @@
 //! Remedies in the words of what starts a VM.
 
 use dwell_machine::Manager;
+use std::collections::BTreeSet;
 
 /// A remedy, by who starts the VM.
 pub struct Words {
@@ -25,10 +26,8 @@ impl Words {
 
     /// For VMs of these managers; of each once.
     pub(super) fn of_all(&self, managers: impl Iterator<Item = Option<Manager>>) -> String {
-        let mut words: Vec<&str> = managers.map(|manager| self.of(manager)).collect();
-        words.sort_unstable();
-        words.dedup();
-        if words.is_empty() { self.qemu.to_owned() } else { words.join("; ") }
+        let words: BTreeSet<&str> = managers.map(|manager| self.of(manager)).collect();
+        if words.is_empty() { self.qemu.to_owned() } else { Vec::from_iter(words).join("; ") }
     }
 
     /// Those of all managers, where it is not known which one started the VM.

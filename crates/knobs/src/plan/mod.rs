@@ -23,20 +23,20 @@ mod steps;
 pub(crate) use limits::shorten;
 pub use steps::writes;
 
+use crate::change::{TOOL, now_unix_s};
 use crate::knob::{IothreadTarget, Knob};
 use crate::place::Place;
 use dwell_machine::{Machine, identity, kernel};
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_recording::summary::Summary;
+use dwell_recording::summary::{Quantile, Summary};
 use dwell_recording::{Metadata, ReadError, Reader};
 use dwell_replay::advice::{Advice, Gain, Goal, Role};
 use dwell_replay::{Priced, Values};
 use dwell_stats::Interval;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::time::SystemTime;
 
 /// The format that this version writes and reads.
 pub const FORMAT: u32 = 2;
@@ -99,6 +99,13 @@ pub struct Write {
     /// Why it is written, where that is not obvious.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+impl Write {
+    /// The value to write as its place takes it.
+    pub(crate) fn text(&self) -> String {
+        Knob::find(&self.knob).map_or_else(|| self.to.to_string(), |knob| knob.written(self.to))
+    }
 }
 
 /// The predicted effect of a plan, on the part of the recording that was not used for the choice.
@@ -205,16 +212,6 @@ pub struct RecordingFacts {
     pub quantiles: Vec<Quantile>,
 }
 
-/// A quantile of the idle times.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Quantile {
-    /// From 0 to 1.
-    pub quantile: f64,
-    /// \[ns\]
-    pub idle_ns: u64,
-}
-
 /// Why a text is not a plan that can be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -261,7 +258,6 @@ impl RecordingFacts {
     /// [`ReadError`] if the recording cannot be read.
     pub fn of(file: &str, reader: &Reader) -> Result<RecordingFacts, ReadError> {
         let summary = Summary::of(reader)?;
-        let quantiles = summary.all.quantiles.iter();
         Ok(RecordingFacts {
             file: file.to_owned(),
             bytes: std::fs::metadata(Path::new(file)).ok().map(|metadata| metadata.len()),
@@ -271,7 +267,7 @@ impl RecordingFacts {
             episodes: summary.all.episodes,
             idlers: summary.idlers.iter().map(|idler| idler.name.clone()).collect(),
             more_idlers: 0,
-            quantiles: quantiles.map(|q| Quantile { quantile: q.quantile, idle_ns: q.idle_ns }).collect(),
+            quantiles: summary.all.quantiles,
         })
     }
 }
@@ -286,17 +282,9 @@ impl Plan {
         recording: RecordingFacts,
         iothread: Option<IothreadTarget>,
     ) -> Option<Plan> {
-        let (present, wanted) = (advice.present, advice.recommended()?);
         Some(Plan {
-            format: FORMAT,
-            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
-            made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
-            owner: present.owner(),
-            version: present.version().to_string(),
             advice: advice.words(),
             present_is_recorded,
-            present: Values::from(&present),
-            recommended: Values::from(&wanted),
             effect: Effect {
                 present: advice.figures(Role::Present),
                 recommended: advice.figures(Role::Recommended),
@@ -314,8 +302,7 @@ impl Plan {
                 goal: advice.goal,
             },
             recording: RecordingFacts { judged_span_ns: advice.judged_span_ns, ..recording },
-            writes: writes(&present, &wanted, iothread.as_ref()),
-            iothread,
+            ..Plan::by_hand(advice.present, advice.recommended()?, iothread)
         })
     }
 
@@ -327,8 +314,8 @@ impl Plan {
     ) -> Plan {
         Plan {
             format: FORMAT,
-            tool: concat!("dwell ", env!("CARGO_PKG_VERSION")).to_owned(),
-            made_at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            tool: TOOL.to_owned(),
+            made_at_unix_s: now_unix_s(),
             owner: present.owner(),
             version: present.version().to_string(),
             advice: "set by hand, not from a recording".to_owned(),

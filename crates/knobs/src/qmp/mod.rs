@@ -6,8 +6,8 @@
 //!
 //! A monitor is not trusted. Whatever it sends or does not send, a call ends within its [`Limits`]: lines are bounded
 //! in length, their nesting is bounded by the JSON parser (128 deep), responses are bounded in time, and
-//! events that pile up, in number or in bytes, are counted and dropped. After an error other than one that
-//! QEMU reported, the connection is not used again.
+//! events, which are passed over, in bytes. After an error other than one that QEMU reported, the connection
+//! is not used again.
 //!
 //! ```no_run
 //! use dwell_knobs::qmp::{Limits, Monitor};
@@ -23,7 +23,7 @@ mod line;
 mod monitor;
 mod waiting;
 
-pub use monitor::{Event, Greeting, Monitor};
+pub use monitor::{Greeting, Monitor};
 pub use waiting::within;
 
 use std::io;
@@ -43,10 +43,6 @@ pub struct Limits {
     /// Bytes of one line. QEMU's longest answer, `query-qmp-schema`, has less than 300 kB. Parsed, a line takes at most
     /// about 32 times as much.
     pub line_bytes: usize,
-    /// Events kept for [`Monitor::take_events`]; later ones are counted and dropped.
-    pub events: usize,
-    /// Bytes of the lines of these events, all together. QEMU's have a few hundred each.
-    pub event_bytes: usize,
 }
 
 impl Default for Limits {
@@ -56,8 +52,6 @@ impl Default for Limits {
             exchange_within: None,
             noise_bytes: 1 << 22,
             line_bytes: 1 << 20,
-            events: 1 << 10,
-            event_bytes: 1 << 18,
         }
     }
 }

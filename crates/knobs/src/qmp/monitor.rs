@@ -11,20 +11,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Greeting {
     /// Such as `7.2.22`.
     pub version: String,
     /// The distribution's own, such as `Debian 1:7.2+dfsg-7`; empty where there is none.
     pub package: String,
-}
-
-/// An event that QEMU sent.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Event {
-    /// Such as `SHUTDOWN`.
-    pub name: String,
-    pub data: Value,
 }
 
 /// A connection to a monitor, ready for commands.
@@ -35,9 +27,6 @@ pub struct Monitor {
     lines: Lines,
     limits: Limits,
     greeting: Greeting,
-    events: Vec<Event>,
-    event_bytes: usize,
-    events_dropped: u64,
     next_id: u64,
     broken: bool,
     /// When the last response has to be there.
@@ -86,16 +75,12 @@ impl Monitor {
         limits: Limits,
         ends: Option<Instant>,
     ) -> Result<Monitor, QmpError> {
-        let greeting = Greeting { version: String::new(), package: String::new() };
         let mut monitor = Monitor {
             path: path.to_owned(),
             stream,
             lines: Lines::default(),
             limits,
-            greeting,
-            events: vec![],
-            event_bytes: 0,
-            events_dropped: 0,
+            greeting: Greeting::default(),
             next_id: 0,
             broken: false,
             ends,
@@ -135,18 +120,12 @@ impl Monitor {
         result
     }
 
-    /// The events that came since this was asked last, and how many more were dropped.
-    pub fn take_events(&mut self) -> (Vec<Event>, u64) {
-        self.event_bytes = 0;
-        (std::mem::take(&mut self.events), std::mem::take(&mut self.events_dropped))
-    }
-
     fn greet(&mut self) -> Result<Greeting, QmpError> {
         let awaited = "its greeting";
         let deadline = self.deadline();
         let (object, _) = self.object(awaited, deadline)?;
         let version = object.get("QMP").and_then(|qmp| qmp.get("version")).ok_or_else(|| {
-            self.not_qmp(awaited, "it does not greet".to_owned(), &Value::Object(object.clone()).to_string())
+            self.not_qmp(awaited, "it does not greet", &Value::Object(object.clone()).to_string())
         })?;
         let number = |name: &str| version.get("qemu").and_then(|qemu| qemu.get(name)).and_then(Value::as_u64);
         let parts = [number("major"), number("minor"), number("micro")];
@@ -184,8 +163,7 @@ impl Monitor {
         self.send(&request, &awaited, deadline)?;
         loop {
             let (object, bytes) = self.object(&awaited, deadline)?;
-            if let Some(name) = object.get("event").and_then(Value::as_str) {
-                self.keep_event(name, object.get("data"), bytes);
+            if object.get("event").is_some_and(Value::is_string) {
                 self.is_noise(bytes, &awaited)?;
                 continue;
             }
@@ -205,11 +183,7 @@ impl Monitor {
                 }
             }
             let text = Value::Object(object).to_string();
-            return Err(self.not_qmp(
-                &awaited,
-                "neither an event nor the response to the command".to_owned(),
-                &text,
-            ));
+            return Err(self.not_qmp(&awaited, "neither an event nor the response to the command", &text));
         }
     }
 
@@ -255,22 +229,9 @@ impl Monitor {
             }
             return match serde_json::from_slice::<Value>(&line) {
                 Ok(Value::Object(object)) => Ok((object, line.len())),
-                Ok(_) => {
-                    Err(self.not_qmp(awaited, "not an object".to_owned(), &String::from_utf8_lossy(&line)))
-                }
-                Err(error) => Err(self.not_qmp(awaited, error.to_string(), &String::from_utf8_lossy(&line))),
+                Ok(_) => Err(self.not_qmp(awaited, "not an object", &String::from_utf8_lossy(&line))),
+                Err(error) => Err(self.not_qmp(awaited, &error.to_string(), &String::from_utf8_lossy(&line))),
             };
-        }
-    }
-
-    fn keep_event(&mut self, name: &str, data: Option<&Value>, bytes: usize) {
-        let kept = self.event_bytes.saturating_add(bytes);
-        if self.events.len() < self.limits.events && kept <= self.limits.event_bytes {
-            self.event_bytes = kept;
-            let data = data.cloned().unwrap_or(Value::Null);
-            self.events.push(Event { name: name.to_owned(), data });
-        } else {
-            self.events_dropped += 1;
         }
     }
 
@@ -296,13 +257,9 @@ impl Monitor {
         QmpError::Silent { path: self.path.clone(), awaited: awaited.to_owned(), within }
     }
 
-    fn not_qmp(&self, awaited: &str, what: String, text: &str) -> QmpError {
-        QmpError::NotQmp {
-            path: self.path.clone(),
-            awaited: awaited.to_owned(),
-            what,
-            text: harmless(text, 80),
-        }
+    fn not_qmp(&self, awaited: &str, what: &str, text: &str) -> QmpError {
+        let (awaited, what) = (awaited.to_owned(), what.to_owned());
+        QmpError::NotQmp { path: self.path.clone(), awaited, what, text: harmless(text, 80) }
     }
 }
 

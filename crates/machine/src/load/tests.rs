@@ -152,7 +152,7 @@ fn a_stranger_is_seen_and_a_friend_is_not() {
     let own = end.own.saturating_sub(begin.own).get() as f64 / 1e9;
     assert!(own >= share, "{own} {share}");
     let friend = load.between(&begin, &end);
-    load.remove_own(pid);
+    load.own.retain(|own| *own != pid);
     let stranger = load.between(&Reading { own: Nanos::ZERO, ..begin }, &Reading { own: Nanos::ZERO, ..end });
     assert!(friend.foreign < stranger.foreign, "{friend:?} {stranger:?}");
     load.begin();

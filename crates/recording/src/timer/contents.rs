@@ -1,8 +1,8 @@
 //! What is in a recording of timers, counted while it was written.
 
 use super::TIMERS_KEY;
+use crate::contents::twice;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
 
 /// Counts over all rows, and the names that rows refer to. Kept as JSON under the key `dwell.timers` of the
 /// Parquet file.
@@ -60,10 +60,4 @@ impl TimerContents {
             None => Ok(()),
         }
     }
-}
-
-/// The first name that was there before.
-fn twice<'a>(names: impl IntoIterator<Item = &'a String>) -> Option<&'a String> {
-    let mut known = HashSet::new();
-    names.into_iter().find(|name| !known.insert(*name))
 }

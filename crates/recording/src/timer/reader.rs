@@ -4,7 +4,7 @@ use super::{EXIT, ExitRow, FIELDS, Mechanism, TIMER, TimerContents, TimerPart, T
 use crate::decode::Failure;
 use crate::metadata::{Metadata, TimeRecorded};
 use crate::open::{OpenError, Opened};
-use crate::reader::{ReadError, RowGroups};
+use crate::reader::ReadError;
 use crate::storage::Storage;
 use crate::table_reader::Cells;
 use dwell_policy::Owner;
@@ -14,11 +14,7 @@ use std::path::Path;
 
 /// Reads a recording of timers, row group by row group.
 pub struct TimerReader {
-    groups: RowGroups,
-    metadata: Metadata<Owner>,
-    contents: TimerContents,
-    /// For each of [`FIELDS`] its place in the file.
-    places: Vec<Option<usize>>,
+    file: Opened<TimerContents, Owner>,
     vcpus: HashMap<String, u32>,
     reasons: HashMap<String, u32>,
 }
@@ -50,33 +46,32 @@ impl TimerReader {
     }
 
     fn new(path: &Path, storage: Storage) -> Result<TimerReader, OpenError> {
-        let Opened { file, metadata, contents, places, .. } =
-            Opened::<TimerContents, Owner>::timers(path, storage.clone())?;
-        let vcpus = (0..).zip(&contents.vcpus).map(|(number, vcpu)| (vcpu.name.clone(), number)).collect();
-        let reasons = (0..).zip(&contents.reasons).map(|(number, name)| (name.clone(), number)).collect();
-        let groups = RowGroups { path: path.to_owned(), file, storage };
-        Ok(TimerReader { groups, metadata, contents, places, vcpus, reasons })
+        let file = Opened::<TimerContents, Owner>::timers(path, storage)?;
+        let TimerContents { vcpus, reasons, .. } = &file.contents;
+        let vcpus = (0..).zip(vcpus).map(|(number, vcpu)| (vcpu.name.clone(), number)).collect();
+        let reasons = (0..).zip(reasons).map(|(number, name)| (name.clone(), number)).collect();
+        Ok(TimerReader { file, vcpus, reasons })
     }
 
     /// What the recording says about itself.
     pub fn metadata(&self) -> &Metadata<Owner> {
-        &self.metadata
+        &self.file.metadata
     }
 
     /// What is in it: counts, vCPUs, exit reasons.
     pub fn contents(&self) -> &TimerContents {
-        &self.contents
+        &self.file.contents
     }
 
     /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it,
     /// else from the first row to the last time in a row.
     pub fn span_ns(&self) -> u64 {
-        span_ns(&self.metadata, self.contents.first_ns.zip(self.contents.last_ns))
+        span_ns(&self.file.metadata, self.file.contents.first_ns.zip(self.file.contents.last_ns))
     }
 
     /// Number of row groups.
     pub fn row_groups(&self) -> usize {
-        self.groups.len()
+        self.file.groups.len()
     }
 
     /// Reads row group number `row_group`.
@@ -85,11 +80,11 @@ impl TimerReader {
     /// [`ReadError`], which names the row and the column.
     pub fn read(&self, row_group: usize) -> Result<TimerRows, ReadError> {
         let mut columns = FIELDS.each_ref().map(Cells::of);
-        self.groups.fill(row_group, &FIELDS, &self.places, &mut columns)?;
+        self.file.groups.fill(row_group, &FIELDS, &self.file.places, &mut columns)?;
         let mut found = TimerRows::default();
         for row in 0..columns[0].rows() {
             self.row(row, &columns, &mut found).map_err(|(column, what)| {
-                self.groups.error(row_group, column, Failure::Value { row, what })
+                self.file.groups.error(row_group, column, Failure::Value { row, what })
             })?;
         }
         Ok(found)
@@ -164,7 +159,7 @@ impl TimerReader {
             }
             other => return Err(("kind", format!("`{other}` is no kind of row"))),
         };
-        match self.contents.first_ns.zip(self.contents.last_ns) {
+        match self.file.contents.first_ns.zip(self.file.contents.last_ns) {
             Some((first, last)) if first <= at_ns && last_ns <= last => Ok(()),
             _ => Err(("at_ns", "the row is outside of the span that the file claims".to_owned())),
         }
@@ -173,14 +168,9 @@ impl TimerReader {
 
 /// Over what time rates are, from the metadata and the first and the last time of a row.
 pub(super) fn span_ns(metadata: &Metadata<Owner>, rows: Option<(u64, u64)>) -> u64 {
-    let rows = rows.map(|(start_ns, end_ns)| TimeRecorded { start_ns, end_ns });
-    let time = match (metadata.recorded, rows) {
-        (Some(time), Some(rows)) => Some(TimeRecorded {
-            start_ns: time.start_ns.min(rows.start_ns),
-            end_ns: time.end_ns.max(rows.end_ns),
-        }),
-        (time, rows) => time.or(rows),
-    };
+    let of_rows = || rows.map(|(start_ns, end_ns)| TimeRecorded { start_ns, end_ns });
+    let (first_ns, last_ns) = rows.unzip();
+    let time = metadata.recorded.map(|time| time.with(first_ns, last_ns)).or_else(of_rows);
     time.map_or(0, TimeRecorded::ns)
 }
 

@@ -34,7 +34,7 @@ dwell_policy::named! {
 }
 
 /// A timer of a vCPU: from when it was armed to the guest entry after it fired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimerRow {
     /// Index into [`TimerRecording::vcpus`](super::TimerRecording::vcpus).
     pub vcpu: u32,
@@ -65,21 +65,8 @@ pub struct TimerRow {
 
 impl TimerRow {
     /// A timer of which nothing is known but when it was armed.
-    pub const fn new(vcpu: u32, armed_ns: u64) -> TimerRow {
-        TimerRow {
-            vcpu,
-            armed_ns,
-            mechanism: None,
-            expires_ns: None,
-            fired_ns: None,
-            armed_on: None,
-            fired_on: None,
-            vcpu_on: None,
-            state: None,
-            fire: None,
-            entered_ns: None,
-            late_tsc: None,
-        }
+    pub fn new(vcpu: u32, armed_ns: u64) -> TimerRow {
+        TimerRow { vcpu, armed_ns, ..TimerRow::default() }
     }
 
     /// The latest time in it, but for when it was set to fire.
