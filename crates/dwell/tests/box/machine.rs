@@ -234,10 +234,15 @@ fn printed(dir: &Path, port: &str) -> String {
 impl Job<'_> {
     /// Runs it to its end; the error is the cause why it cannot run here.
     pub(crate) fn run(&self, test: &str) -> Result<Ran, String> {
+        self.run_watched(test, &mut |_| ())
+    }
+
+    /// The same, and shows what it has printed so far again and again.
+    pub(crate) fn run_watched(&self, test: &str, watch: &mut dyn FnMut(&str)) -> Result<Ran, String> {
         let dir = folder_of_job(test);
         let qemu = self.machine(dir.path())?;
         let begun = Instant::now();
-        let ended = to_its_end(qemu, self.limit)?;
+        let ended = to_its_end(qemu, self.limit, &mut || watch(&printed(dir.path(), "said")))?;
         let (said, console) = (printed(dir.path(), "said"), printed(dir.path(), "console"));
         assert!(
             said.contains("job: ended"),
@@ -434,8 +439,12 @@ pub(crate) fn with_its_parent(command: &Command) -> Command {
     child
 }
 
-/// Waits until it ends, at most so long, and kills it then; whether it ended by itself.
-pub(crate) fn to_its_end(mut command: Command, limit: Duration) -> Result<bool, String> {
+/// Waits until it ends, at most so long, and kills it then; whether it ended by itself. Meanwhile it calls `watch`.
+pub(crate) fn to_its_end(
+    mut command: Command,
+    limit: Duration,
+    watch: &mut dyn FnMut(),
+) -> Result<bool, String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
     let mut child = child.map_err(|error| format!("QEMU cannot be started: {error}"))?;
     let begun = Instant::now();
@@ -448,6 +457,7 @@ pub(crate) fn to_its_end(mut command: Command, limit: Duration) -> Result<bool, 
             let _ = child.wait();
             return Ok(false);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(20));
+        watch();
     }
 }

@@ -30,6 +30,7 @@ mod host;
 mod inside;
 mod machine;
 mod module;
+mod neighbour;
 mod nested;
 mod persist;
 mod power;
@@ -70,6 +71,7 @@ const JOBS: &[(&str, Check)] = &[
     ),
     ("a_guest_and_its_host_on_one_timeline", nested::a_guest_and_its_host_on_one_timeline),
     ("a_cpu_that_polls_gets_no_interrupt", module::a_cpu_that_polls_gets_no_interrupt),
+    ("the_idle_driver_gives_way_to_a_neighbour", neighbour::the_idle_driver_gives_way_to_a_neighbour),
     ("the_idle_driver_tells_kvm_not_to_poll", nested::the_idle_driver_tells_kvm_not_to_poll),
     ("every_decision_of_haltpoll_is_the_models", guest::every_decision_of_haltpoll_is_the_models),
 ];
@@ -83,6 +85,7 @@ const LONG: &[&str] = &[
     "the_idle_driver_and_haltpoll_have_the_same_gaps",
     "a_cpu_that_polls_gets_no_interrupt",
     "a_guest_and_its_host_on_one_timeline",
+    "the_idle_driver_gives_way_to_a_neighbour",
     "the_idle_driver_tells_kvm_not_to_poll",
     "control_is_soaked",
 ];

@@ -29,7 +29,7 @@ fn built(kernel: Kernel, name: &str) -> Result<(PathBuf, String), String> {
 /// What every script of [`under_the_driver`] begins with: `counters NAME` keeps the driver's counters of CPU
 /// 0, by name, and `values NAME` the parameters that dwell sets. Right after the start of the machine naps on
 /// CPU 0 do not make it idle, with no idle driver either.
-const BEGIN: &str = "
+pub(crate) const BEGIN: &str = "
     parameters=/sys/module/dwell_idle/parameters
     counters() {
         awk '$1 == \"cpu\" { for (i = 2; i <= NF; i++) name[i] = $i }
@@ -63,7 +63,7 @@ fn counter(ran: &Ran, file: &str, name: &str) -> u64 {
 }
 
 /// How much a counter rose from one file to the next.
-fn rise(ran: &Ran, from: &str, to: &str, name: &str) -> u64 {
+pub(crate) fn rise(ran: &Ran, from: &str, to: &str, name: &str) -> u64 {
     counter(ran, to, name) - counter(ran, from, name)
 }
 
