@@ -16,8 +16,8 @@
 
 mod common;
 
-use common::{Ready, own_cpu_ns, pin, range, rounds};
-use dwell_capture::{Recorder, Target, Until};
+use common::{pin, range, recorded, rounds};
+use dwell_capture::{Recorder, Target};
 use dwell_stats::SplitMix64;
 use dwell_testing::vcpu::HaltingVcpu;
 use rustix::thread::{Pid, sched_getaffinity};
@@ -90,7 +90,7 @@ fn main() {
     }
 }
 
-fn measure(recorded: Recorded, tasks: usize) -> Result<Cost, String> {
+fn measure(what: Recorded, tasks: usize) -> Result<Cost, String> {
     let mut random = SplitMix64::new(1);
     let gaps: Vec<u64> = (0..WAKES).map(|_| 5_000 + random.below(295_000)).collect();
     let mut vcpu = HaltingVcpu::new(Some(MAXIMUM))?;
@@ -100,13 +100,13 @@ fn measure(recorded: Recorded, tasks: usize) -> Result<Cost, String> {
         Recorder::open(Target::Host { pid, exits: false, contention, causes }, None)
             .map_err(|error| error.to_string())
     };
-    let recorder = match recorded {
+    let recorder = match what {
         Recorded::Nothing => None,
         Recorded::Halts => Some(target(false, false)?),
         Recorded::HaltsAndScheduler => Some(target(true, false)?),
         Recorded::HaltsSchedulerAndCauses => Some(target(true, true)?),
     };
-    let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(recorder.is_none()));
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..tasks {
             scope.spawn(|| {
@@ -116,19 +116,7 @@ fn measure(recorded: Recorded, tasks: usize) -> Result<Cost, String> {
                 }
             });
         }
-        let recording = recorder.map(|recorder| {
-            scope.spawn(|| {
-                let until = Until { duration: None, stop: &stop };
-                let (summary, _) = recorder.to_memory(&until, &mut Ready(&ready)).expect("it is recorded");
-                (summary.status.events, own_cpu_ns())
-            })
-        });
-        while !ready.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        vcpu.run_on(&gaps);
-        stop.store(true, Ordering::Relaxed);
-        let (events, recorder_ns) = recording.map_or((0, 0), |thread| thread.join().expect("it is recorded"));
+        let (_, events, recorder_ns) = recorded(recorder, &stop, || drop(vcpu.run_on(&gaps)));
         let each = |number: u64| number as f64 / WAKES as f64;
         Ok(Cost { events: each(events), vcpu_ns: each(vcpu.cpu_ns), recorder_ns: each(recorder_ns) })
     })

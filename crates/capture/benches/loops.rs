@@ -15,12 +15,11 @@
 
 mod common;
 
-use common::{Ready, own_cpu_ns, pin, range, rounds};
-use dwell_capture::{Recorder, Target, Until};
+use common::{own_cpu_ns, pin, range, recorded, rounds};
+use dwell_capture::{Recorder, Target};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 const WAITS: u32 = 20_000;
 const NAMES: [&str; 2] = ["dwell-loop-a", "dwell-loop-b"];
@@ -67,34 +66,19 @@ fn main() {
     }
 }
 
-fn measure(recorded: Recorded) -> Result<Cost, String> {
+fn measure(what: Recorded) -> Result<Cost, String> {
     let target = |causes| {
         let comm = NAMES.map(str::to_owned).to_vec();
         Recorder::open(Target::Thread { pid: None, comm, causes }, None).map_err(|error| error.to_string())
     };
-    let recorder = match recorded {
+    let recorder = match what {
         Recorded::Nothing => None,
         Recorded::Waits => Some(target(false)?),
         Recorded::WaitsAndCauses => Some(target(true)?),
     };
-    let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(recorder.is_none()));
-    std::thread::scope(|scope| {
-        let recording = recorder.map(|recorder| {
-            scope.spawn(|| {
-                let until = Until { duration: None, stop: &stop };
-                let (summary, _) = recorder.to_memory(&until, &mut Ready(&ready)).expect("it is recorded");
-                (summary.status.events, own_cpu_ns())
-            })
-        });
-        while !ready.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let thread_ns = load();
-        stop.store(true, Ordering::Relaxed);
-        let (events, recorder_ns) = recording.map_or((0, 0), |thread| thread.join().expect("it is recorded"));
-        let each = |number: u64| number as f64 / f64::from(2 * WAITS);
-        Ok(Cost { events: each(events), thread_ns: each(thread_ns), recorder_ns: each(recorder_ns) })
-    })
+    let (thread_ns, events, recorder_ns) = recorded(recorder, &AtomicBool::new(false), load);
+    let each = |number: u64| number as f64 / f64::from(2 * WAITS);
+    Ok(Cost { events: each(events), thread_ns: each(thread_ns), recorder_ns: each(recorder_ns) })
 }
 
 /// The CPU time of both threads \[ns\].

@@ -53,6 +53,7 @@ mod tests {
     use crate::event::{EventKind, Interrupt, SystemCall, Timeout};
     use crate::pairing::{Names, Pairing};
     use crate::thread::ThreadPairing;
+    use crate::waking::tests::are_in_order;
     use dwell_recording::Segments;
     use proptest::prelude::*;
 
@@ -167,8 +168,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order: segments are in order of their start and of one thread do not overlap, and a
-        /// waker has begun before what it wakes.
+        /// Whatever comes in whatever order.
         #[test]
         fn any_events_give_segments_in_order(
             steps in prop::collection::vec((0u64..30_000, 1i32..5, 1i32..5, 0u8..8), 0..300),
@@ -185,17 +185,7 @@ mod tests {
                     _ => event(time_ns, tid, EventKind::Lost { cpu: None, count: 1 }),
                 });
             }
-            let segments = segments(&events);
-            let mut ended_ns = vec![0; segments.tasks.len()];
-            for (number, row) in segments.rows.iter().enumerate() {
-                prop_assert!(number == 0 || segments.rows[number - 1].start_ns <= row.start_ns);
-                prop_assert!(ended_ns[row.task as usize] <= row.start_ns);
-                ended_ns[row.task as usize] = row.end_ns();
-                if let Cause::Task { waker, .. } = row.cause {
-                    prop_assert!((waker as usize) < number);
-                }
-                prop_assert!(segments.woken_ns(row).is_none_or(|woken_ns| woken_ns <= row.start_ns));
-            }
+            are_in_order(&segments(&events))?;
         }
     }
 }

@@ -160,3 +160,24 @@ impl Waking {
         self.serves.clear();
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use dwell_recording::{Cause, Segments};
+    use proptest::prelude::*;
+
+    /// Segments are in order of their start and of one idler do not overlap, and a waker has begun before what it wakes.
+    pub(crate) fn are_in_order(segments: &Segments) -> Result<(), TestCaseError> {
+        let mut ended_ns = vec![0; segments.tasks.len()];
+        for (number, row) in segments.rows.iter().enumerate() {
+            prop_assert!(number == 0 || segments.rows[number - 1].start_ns <= row.start_ns);
+            prop_assert!(ended_ns[row.task as usize] <= row.start_ns);
+            ended_ns[row.task as usize] = row.end_ns();
+            if let Cause::Task { waker, .. } = row.cause {
+                prop_assert!((waker as usize) < number);
+            }
+            prop_assert!(segments.woken_ns(row).is_none_or(|woken_ns| woken_ns <= row.start_ns));
+        }
+        Ok(())
+    }
+}

@@ -255,7 +255,7 @@ fn recordings_without_episodes_are_one_sentence() {
 fn a_second_recording_is_refused_where_the_first_has_no_causes() {
     let file = recording("guest-idle.parquet");
     let line = refused_in_one_line(&["tune", &file, "--also", &file]);
-    assert!(line.contains("--also") && line.contains("dwell record guest"), "{line}");
+    assert!(line.contains("--also") && line.contains("`dwell record`"), "{line}");
 }
 
 #[test]
