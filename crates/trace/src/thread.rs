@@ -314,8 +314,7 @@ impl Pairing for ThreadPairing {
     }
 
     fn take_segments(&mut self) -> Option<Segments> {
-        let rows = self.segments.as_mut()?.waking.rows.finish();
-        Some(Segments { tasks: self.idlers.names().to_vec(), rows, poll_step_ns: 0 })
+        Some(self.segments.as_mut()?.waking.finish(self.idlers.names()))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A segment of a thread lasts from the end of one wait to the beginning of the next. A wait ends because the thread was woken
 //! (`sched:sched_waking`, in the context of the [waker](crate::waking)), or because something was ready when it began: then no
-//! wakeup is seen, it is over within a few microseconds, and the thread goes on as if it had not waited.
+//! wakeup is seen, the wait is over within a few microseconds, and the thread goes on as if it had not waited.
 //!
 //! Who woke a thread is known where the waker is a recorded thread between two waits of its own; wakers that are not recorded
 //! are taken for interrupts, which come at times of their own or a fixed time after a request. A thread that polls in
@@ -98,7 +98,7 @@ mod tests {
         segments(events).rows.iter().map(of).collect()
     }
 
-    /// Loops 5 and 6 are recorded; 7 is a worker that waits in no recorded call, 9 is a stranger.
+    /// Threads 5 and 6 are recorded. 7 is a worker that waits in no recorded call, and 9 is of another process.
     #[test]
     fn a_loop_that_wakes_another_is_its_waker() {
         let found = causes(&[
@@ -149,9 +149,9 @@ mod tests {
         );
     }
 
-    /// As long as it takes to send its answer, a loop may be woken while it still runs.
+    /// A thread can be woken while it still runs.
     #[test]
-    fn what_woke_a_thread_before_its_wait_ended_none() {
+    fn a_wakeup_before_the_wait_does_not_end_it() {
         let found = causes(&[
             enter(1_000, 5),
             leave(10_000, 5, 1),

@@ -8,7 +8,7 @@
 use crate::causes::{IN_INTERRUPT_NS, Rows, Running};
 use crate::event::{Event, EventKind, Interrupt, TracepointKind};
 use crate::pairing::{ByNumber, PairedEpisode};
-use dwell_recording::Cause;
+use dwell_recording::{Cause, Segments};
 use std::collections::VecDeque;
 
 /// What shows that a waking is an interrupt's and not the task's below it.
@@ -62,6 +62,11 @@ pub(crate) struct Waking {
 }
 
 impl Waking {
+    /// The segments whose end was seen, of idlers with these names.
+    pub(crate) fn finish(&mut self, names: &[String]) -> Segments {
+        Segments { tasks: names.to_vec(), rows: self.rows.finish(), poll_step_ns: 0 }
+    }
+
     /// Takes an event that is not of one layer only.
     pub(crate) fn observe(&mut self, event: &Event) {
         match event.kind {

@@ -7,10 +7,11 @@
 
 use crate::core::change::{Cause, Measured};
 use crate::core::pace::MINUTE_NS;
-use crate::core::turns::{Next, Part, Turns, maximum};
+use crate::core::turns::{Next, Part, Turns};
 use crate::core::window::{Rest, WINDOW_NS};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
+use dwell_replay::causal::maximum;
 use std::collections::HashMap;
 
 /// How long nothing else is tried after a check that does not exclude a loss \[ns\]; twice as long after

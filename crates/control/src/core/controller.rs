@@ -15,9 +15,10 @@ use crate::core::status::{Seen, Status};
 use crate::core::tenant::{Excess, Veto};
 use crate::core::terms::Terms;
 use crate::core::trust::Trust;
-use crate::core::turns::{Next, Part, SETTLE_NS, Turns, maximum};
+use crate::core::turns::{Next, Part, SETTLE_NS, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
+use dwell_replay::causal::maximum;
 use dwell_replay::{Counts, RuleError};
 
 /// A trial may not bring the writes of a minute above these: the others are for changes.

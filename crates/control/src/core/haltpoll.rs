@@ -7,10 +7,10 @@
 
 use crate::core::pricing::{fresh, play};
 use crate::core::sample::Episode;
-use crate::core::turns::maximum;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_replay::Player;
+use dwell_replay::causal::maximum;
 
 /// The parameter that bounds the growth of a window.
 const MAX: &str = "guest_halt_poll_ns";

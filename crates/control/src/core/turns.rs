@@ -48,6 +48,7 @@ use crate::core::change::Measured;
 use crate::core::checks::BUSY_PER_S;
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
+use dwell_replay::causal::maximum;
 use dwell_stats::{Interval, student_mean};
 use std::ops::AddAssign;
 
@@ -497,11 +498,6 @@ impl Turns {
             by_switches: sums[0].switches.is_some(),
         }
     }
-}
-
-/// The maximum of a rule; the first parameter of each layer.
-pub(crate) fn maximum(setting: &Setting) -> i64 {
-    setting.iter().next().map_or(0, |(_, value)| value)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The idle driver beside a neighbour on its core: what its polls take from it.
 //!
-//! A guest of one CPU and a neighbour share a core of this machine. The emulator halts by sleeping and polls by computing, so
-//! that the neighbour sees both as it does beside a vCPU of KVM, though all else in the guest is slow.
+//! A guest of one CPU and a neighbour share a core of this machine. The emulator sleeps where the guest halts, and uses the CPU
+//! where it polls, as a vCPU of KVM does; all else in the guest is slow.
 
 use crate::REAL_TIME;
 use crate::machine::{Job, Kernel, Ran};
@@ -22,24 +22,25 @@ const NAPS: u64 = 20_000;
 
 /// The script's part that all arms have: `arm NAME` is a load of naps under the setting in force. The neighbour rests in that
 /// called `alone`.
-const ARM: &str = "
-    arm() { at \"begin $1\"; inside nap 0 50 20000 constant >>/out/$1; at \"end $1\"; }
-";
+fn arm() -> String {
+    format!("\narm() {{ at \"begin $1\"; inside nap 0 50 {NAPS} constant >>/out/$1; at \"end $1\"; }}\n")
+}
 
 /// Of each arm, the neighbour's work a second in each round.
 type Work = BTreeMap<String, Vec<f64>>;
 
 pub(crate) fn the_idle_driver_gives_way_to_a_neighbour(test: &str) -> Result<(), String> {
     let core = *allowed().map_err(|error| error.to_string())?.last().ok_or("no CPU is allowed")?;
+    let arm = arm();
     let haltpoll = format!(
-        "{ARM}
+        "{arm}
         sleep 3
         P=/sys/module/haltpoll/parameters/guest_halt_poll_ns
         for round in 1 2 3; do echo 0 >$P; arm never; echo 200000 >$P; arm haltpoll; done
         "
     );
     let driver = format!(
-        "{BEGIN}{ARM}
+        "{BEGIN}{arm}
         keep load insmod /dwell_idle.ko halt_cost_ns=200000 wake_latency_ns=20000 max_window_ns=400000
         counters begun; arm alone; counters alone.ended
         for round in 1 2 3; do echo never >$parameters/policy; arm never; echo leader >$parameters/policy; counters before.$round; arm dwell_idle; counters after.$round; done

@@ -193,15 +193,14 @@ pub fn advise(task: &Task<'_>) -> Result<AdviceByWork, RuleError> {
 /// The present setting with another maximum \[ns\].
 pub fn with_maximum(present: Setting, ns: i64) -> Setting {
     let mut setting = present;
-    // Of haltpoll, KVM and QEMU the maximum is the first parameter.
     if let Some((param, _)) = present.iter().next() {
         let _ = setting.set(param.name, ns);
     }
     setting
 }
 
-/// The longest window of a setting \[ns\].
-pub(super) fn maximum(setting: &Setting) -> i64 {
+/// The maximum of a rule \[ns\]: the first parameter of each layer.
+pub fn maximum(setting: &Setting) -> i64 {
     setting.iter().next().map_or(0, |(_, ns)| ns)
 }
 

@@ -25,7 +25,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, rows, with_maximum};
+pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, maximum, rows, with_maximum};
 pub use constants::{Constants, External};
 pub use estimates::{Calibrated, Estimate, Estimates};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
@@ -97,7 +97,7 @@ impl Windows {
         if self == Windows::Zero || setting.layer() == Layer::Driver {
             return;
         }
-        let max_ns = u64::try_from(advise::maximum(setting)).unwrap_or(0);
+        let max_ns = u64::try_from(maximum(setting)).unwrap_or(0);
         for step in 0..GROWS {
             // KVM's and QEMU's windows grow where an idle time is longer than they are and shorter than the maximum; haltpoll's
             // where what is left of it after the poll is. Ones this long never make it shrink.
