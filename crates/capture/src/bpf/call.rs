@@ -25,6 +25,8 @@ pub enum Command<'a> {
         /// The size of its data \[bytes\].
         bytes: u32,
     },
+    /// Room for `count` ring buffers of the kind of `one`, by index.
+    Rings { count: u32, one: BorrowedFd<'a> },
     /// Numbers of 64 bits, by index, that can be mapped.
     Numbers { count: u32 },
     /// A program, checked by the kernel.
@@ -38,11 +40,13 @@ pub enum Command<'a> {
 }
 
 const MAP_CREATE: i32 = 0;
+const MAP_UPDATE: i32 = 2;
 const PROGRAM_LOAD: i32 = 5;
 const INFO_BY_DESCRIPTOR: i32 = 15;
 const RAW_TRACEPOINT_OPEN: i32 = 17;
 
 const MAP_ARRAY: u32 = 2;
+const MAP_OF_MAPS: u32 = 12;
 const MAP_RING: u32 = 27;
 const MAPPABLE: u32 = 1 << 10;
 
@@ -76,6 +80,9 @@ fn number(descriptor: &impl AsRawFd) -> u32 {
 pub fn open(command: &Command<'_>) -> io::Result<OwnedFd> {
     match command {
         Command::Ring { bytes } => create_map([pair(MAP_RING, 0), pair(0, *bytes), 0]),
+        Command::Rings { count, one } => {
+            create_map([pair(MAP_OF_MAPS, 4), pair(4, *count), pair(0, number(one))])
+        }
         Command::Numbers { count } => create_map([pair(MAP_ARRAY, 4), pair(8, *count), pair(MAPPABLE, 0)]),
         Command::Program { attach, instructions } => {
             load(attach, instructions, None).or_else(|error| match error.raw_os_error() {
@@ -98,7 +105,7 @@ pub fn open(command: &Command<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// `map_type`, `key_size`, `value_size`, `max_entries`, `map_flags`.
+/// `map_type`, `key_size`, `value_size`, `max_entries`, `map_flags`, `inner_map_fd`.
 fn create_map(words: [u64; 3]) -> io::Result<OwnedFd> {
     let mut attributes: Attributes = [0; 16];
     attributes[..3].copy_from_slice(&words);
@@ -144,6 +151,18 @@ fn explain(attach: &Attach, instructions: &[Instruction], error: io::Error) -> i
         let last = lines.iter().rev().find(|line| !line.starts_with("processed ")).unwrap_or(&"");
         io::Error::new(error.kind(), format!("{error}: {last}"))
     })
+}
+
+/// Puts a ring buffer into its place among [`Command::Rings`].
+pub(super) fn put(rings: BorrowedFd<'_>, index: u32, ring: BorrowedFd<'_>) -> io::Result<()> {
+    let value = number(&ring);
+    let mut attributes: Attributes = [0; 16];
+    attributes[0] = pair(number(&rings), 0);
+    attributes[1] = (&raw const index).addr() as u64;
+    attributes[2] = (&raw const value).addr() as u64;
+    // SAFETY: the kernel reads the index and the descriptor, of four bytes each as the map was made for, which outlive the
+    // call. It writes to no memory of ours.
+    unsafe { call(MAP_UPDATE, &mut attributes) }.map(drop)
 }
 
 /// How often a program did not run because it was running on that CPU already (`recursion_misses`, Linux 5.12

@@ -45,7 +45,8 @@ pub(super) enum NoBlueprint {
 /// The maps that every program uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
-    pub(super) ring: BorrowedFd<'a>,
+    /// By CPU, its ring buffer: CPUs that shared one would wait for each other's cache line at each record.
+    pub(super) rings: BorrowedFd<'a>,
     /// By CPU, the records that found no room.
     pub(super) losses: BorrowedFd<'a>,
     /// One number: while it is 0 nothing is written. Programs are attached and detached one after the other,
@@ -120,8 +121,13 @@ impl Blueprint {
         a.call(Helper::MapLookup);
         a.jump_if_zero(R0, end);
         a.copy(R7, R0);
-        // Room for a record.
-        a.load_map(R1, maps.ring.as_raw_fd());
+        // Room for a record in this CPU's ring.
+        a.load_map(R1, maps.rings.as_raw_fd());
+        a.copy(R2, Frame);
+        a.add(R2, -4);
+        a.call(Helper::MapLookup);
+        a.jump_if_zero(R0, lost);
+        a.copy(R1, R0);
         a.set(R2, self.bytes());
         a.set(R3, 0);
         a.call(Helper::RingReserve);
