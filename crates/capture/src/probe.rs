@@ -51,16 +51,57 @@ impl Probe {
         self
     }
 
-    fn filter_with(&self, threads: Option<&str>) -> Option<String> {
-        let threads = threads.filter(|_| self.by_thread).map(|threads| match self.kind {
+    fn filter_with(&self, threads: Option<&Threads>) -> Option<String> {
+        let number = match self.kind {
             // The one that is woken, of which the event has name and number.
-            TracepointKind::Waking => threads.replace("common_pid", "pid"),
-            _ => threads.to_owned(),
-        });
+            TracepointKind::Waking => "pid",
+            _ => "common_pid",
+        };
+        let threads = threads.filter(|_| self.by_thread).map(|threads| threads.filter(number));
         match (&self.filter, threads) {
             (Some(filter), Some(threads)) => Some(format!("({filter}) && ({threads})")),
             (Some(only), None) => Some(only.clone()),
             (None, threads) => threads,
+        }
+    }
+}
+
+/// The threads whose events are wanted; not all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Threads<'a> {
+    /// Of one of these names; empty: of any.
+    pub names: &'a [String],
+    /// `None`: of any number.
+    pub numbers: Option<Numbers>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    These(Vec<i32>),
+    Above(i32),
+}
+
+/// The kernel keeps this many bytes of a thread's name (`TASK_COMM_LEN` less the NUL).
+const COMM: usize = 15;
+
+impl Threads<'_> {
+    /// The filter, where the field `number` has the thread's number.
+    fn filter(&self, number: &str) -> String {
+        let name = |comm: &String| {
+            let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
+            let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
+            let quote = if comm.contains('"') { '\'' } else { '"' };
+            format!("comm == {quote}{}{quote}", comm.get(..end).unwrap_or_default())
+        };
+        let names = self.names.iter().map(name).collect::<Vec<_>>().join(" || ");
+        let numbers = self.numbers.as_ref().map(|numbers| match numbers {
+            Numbers::These(numbers) => any_of(number, numbers),
+            Numbers::Above(last) => format!("{number} > {last}"),
+        });
+        match numbers {
+            Some(numbers) if names.is_empty() => numbers,
+            Some(numbers) => format!("({names}) && ({numbers})"),
+            None => names,
         }
     }
 }
@@ -117,7 +158,7 @@ impl Trace {
         system: &dyn System,
         tracefs: &Tracefs,
         probes: &[Probe],
-        threads: Option<&str>,
+        threads: Option<&Threads<'_>>,
     ) -> Result<Trace, TraceError> {
         let (mut kept, mut tracepoints, mut decoders) = (vec![], vec![], vec![]);
         let mut type_at = COMMON_TYPE;
@@ -257,7 +298,7 @@ impl Trace {
     ///
     /// # Errors
     /// What is refused.
-    pub fn add_threads(&mut self, system: &dyn System, threads: &str) -> Result<(), TraceError> {
+    pub fn add_threads(&mut self, system: &dyn System, threads: &Threads<'_>) -> Result<(), TraceError> {
         // A BPF source is not used for chosen threads.
         let Tracer::Perf(sampler) = &mut self.tracer else { return Ok(()) };
         let known = self.probes.iter().zip(sampler.tracepoints());
@@ -387,4 +428,33 @@ fn describe(
     let format = tracefs.format(system, name)?;
     let decoder = Decoder::new(kind, &format).map_err(|field| tracefs.missing_field(name, field))?;
     Ok((format.id, decoder, format.at("common_type").unwrap_or(COMMON_TYPE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(names: &[&str], numbers: Option<Numbers>, kind: TracepointKind) -> String {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let threads = Threads { names: &names, numbers };
+        Probe::of(kind).by_thread().filter_with(Some(&threads)).unwrap()
+    }
+
+    #[test]
+    fn names_are_cut_as_the_kernel_cuts_them() {
+        let by_name = |names: &[&str]| filter(names, None, TracepointKind::Waking);
+        assert_eq!(by_name(&["redis-server"]), "comm == \"redis-server\"");
+        assert_eq!(by_name(&["qemu-system-x86_64"]), "comm == \"qemu-system-x86\"");
+        assert_eq!(by_name(&["x", "say \"y\""]), "comm == \"x\" || comm == 'say \"y\"'");
+    }
+
+    #[test]
+    fn a_waking_has_the_number_of_the_one_that_is_woken() {
+        let of = |kind| filter(&["common_pid == 5"], Some(Numbers::These(vec![5, 6])), kind);
+        let waking = "(comm == \"common_pid == 5\") && (pid == 5 || pid == 6)";
+        assert_eq!(of(TracepointKind::Waking), waking);
+        let others = "(comm == \"common_pid == 5\") && (common_pid == 5 || common_pid == 6)";
+        assert_eq!(of(TracepointKind::AnyEnter), others);
+        assert_eq!(filter(&[], Some(Numbers::Above(7)), TracepointKind::AnyLeave), "common_pid > 7");
+    }
 }

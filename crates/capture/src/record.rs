@@ -5,7 +5,7 @@ use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::plan::{Plan, plan};
-use crate::probe::{Probe, Trace, any_of};
+use crate::probe::{Numbers, Probe, Threads, Trace};
 use crate::settings::{self, Watch};
 use crate::system::System;
 use crate::target::{RecordError, Target};
@@ -290,11 +290,12 @@ impl<O: Copy + Into<Owner>> Session<O> {
     ) -> Result<Session<O>, RecordError> {
         let threads = threads_of(&*system, who.pid)?;
         let mut watched = Watched::new(&*system, &threads);
-        let filter = by_name(&who, watched.more(&threads));
+        let wanted = Threads { names: &who.comm, numbers: watched.more(&threads) };
+        let wanted = Some(&wanted).filter(|wanted| wanted.numbers.is_some() || !wanted.names.is_empty());
         let Plan { probes, pairing, trace, tracing, .. } = plan;
         let trace = match trace {
             Some(trace) => trace,
-            None => Trace::open(&*system, tracefs, &probes, filter.as_deref())?,
+            None => Trace::open(&*system, tracefs, &probes, wanted)?,
         };
         let watch = Watch::start(&*system, recorded.into());
         let meter = Meter::open(&*system);
@@ -459,9 +460,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
         if threads.is_empty() {
             return Ok(false);
         }
-        if let Some(filter) = self.threads.more(&threads).and_then(|filter| by_name(&self.who, Some(filter)))
-        {
-            self.trace.add_threads(&*self.system, &filter)?;
+        if let numbers @ Some(_) = self.threads.more(&threads) {
+            self.trace.add_threads(&*self.system, &Threads { names: &self.who.comm, numbers })?;
         }
         Ok(true)
     }
@@ -633,8 +633,8 @@ impl Watched {
         Watched { filters, ..Watched::default() }
     }
 
-    /// The filter that lets through those of `threads` that were not let through so far; `None` if there are none.
-    fn more(&mut self, threads: &[i32]) -> Option<String> {
+    /// Those of `threads` that were not let through so far; `None` if there are none.
+    fn more(&mut self, threads: &[i32]) -> Option<Numbers> {
         let passes =
             |tid: &i32| self.threads.contains(tid) || self.open_above.is_some_and(|last| *tid > last);
         let new: Vec<i32> = threads.iter().copied().filter(|tid| !passes(tid)).collect();
@@ -647,29 +647,12 @@ impl Watched {
         if self.additions > MOST_ADDITIONS || new.len() > MOST_IN_FILTER {
             // Threads come and go; numbers rise. Below, those already known are left out.
             self.open_above = Some(last);
-            return Some(format!("common_pid > {last}"));
+            return Some(Numbers::Above(last));
         }
-        Some(any_of("common_pid", new))
+        Some(Numbers::These(new))
     }
 }
 
-/// The filter by names, if there are any, beside that by number.
-fn by_name(who: &Who, numbers: Option<String>) -> Option<String> {
-    let name = |comm: &String| {
-        let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
-        let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
-        format!("comm == \"{}\"", comm.get(..end).unwrap_or_default())
-    };
-    let names = who.comm.iter().map(name).collect::<Vec<_>>().join(" || ");
-    match numbers {
-        numbers if names.is_empty() => numbers,
-        Some(numbers) => Some(format!("({names}) && ({numbers})")),
-        None => Some(names),
-    }
-}
-
-/// The kernel keeps this many bytes of a thread's name (`TASK_COMM_LEN` less the NUL).
-const COMM: usize = 15;
 /// A filter is at most a page long.
 const MOST_IN_FILTER: usize = 100;
 /// Each addition takes a descriptor for each tracepoint on each CPU, and costs time at each hit.
@@ -837,23 +820,11 @@ mod tests {
     fn a_thread_is_let_through_once() {
         let global = Fake::new().link("/proc/self/ns/pid", "pid:[4026531836]");
         let mut watched = Watched::new(&global, &[5, 6]);
-        assert_eq!(watched.more(&[5, 6]).as_deref(), Some("common_pid == 5 || common_pid == 6"));
+        assert_eq!(watched.more(&[5, 6]), Some(Numbers::These(vec![5, 6])));
         assert_eq!(watched.more(&[5]), None);
-        assert_eq!(watched.more(&[5, 9]).as_deref(), Some("common_pid == 9"));
+        assert_eq!(watched.more(&[5, 9]), Some(Numbers::These(vec![9])));
         let mut inside = Watched::new(&Fake::new(), &[5, 6]);
         assert_eq!(inside.more(&[5, 6]), None);
-    }
-
-    #[test]
-    fn names_are_cut_as_the_kernel_cuts_them() {
-        let who = |comm: &str| Who { pid: None, comm: comm.split('+').map(str::to_owned).collect() };
-        assert_eq!(by_name(&who("redis-server"), None).unwrap(), "comm == \"redis-server\"");
-        assert_eq!(by_name(&who("qemu-system-x86_64"), None).unwrap(), "comm == \"qemu-system-x86\"");
-        assert_eq!(
-            by_name(&who("x"), Some("common_pid == 5".to_owned())).unwrap(),
-            "(comm == \"x\") && (common_pid == 5)"
-        );
-        assert_eq!(by_name(&who("x+y"), None).unwrap(), "comm == \"x\" || comm == \"y\"");
     }
 
     proptest! {
@@ -864,15 +835,15 @@ mod tests {
         fn no_thread_is_let_through_twice(rounds in prop::collection::vec(prop::collection::vec(1i32..500, 0..110), 1..20)) {
             let global = Fake::new().link("/proc/self/ns/pid", "pid:[4026531836]");
             let mut watched = Watched::new(&global, &[1]);
-            let mut filters: Vec<String> = vec![];
+            let mut filters: Vec<Numbers> = vec![];
             for threads in rounds {
                 filters.extend(watched.more(&threads));
                 let open = watched.open_above;
                 for tid in threads {
-                    let passes = |filter: &&String| filter.split(" || ").any(|term| {
-                        term == format!("common_pid == {tid}")
-                            || term.strip_prefix("common_pid > ").is_some_and(|last| tid > last.parse().unwrap())
-                    });
+                    let passes = |filter: &&Numbers| match filter {
+                        Numbers::These(numbers) => numbers.contains(&tid),
+                        Numbers::Above(last) => tid > *last,
+                    };
                     let count = filters.iter().filter(passes).count();
                     prop_assert!(count == 1 || (count == 0 && open.is_some_and(|last| tid <= last)), "{tid}: {count}");
                 }

@@ -142,7 +142,6 @@ impl BpfSource {
     }
 
     /// With a ring of `bytes` for each of `cpus`; what happens on others counts as lost.
-
     fn open_sized(
         system: &dyn System,
         probes: &[Probe],
