@@ -1,6 +1,6 @@
 //! Every target over its seeds, and over what random changes make of them.
 //!
-//! `DWELL_FUZZ_SECONDS` is how long each target runs \[s\], by default 2; `DWELL_FUZZ_INPUTS` is how many inputs it gets
+//! `DWELL_FUZZ_SECONDS` is how long each target runs \[s\], by default 1; `DWELL_FUZZ_INPUTS` is how many inputs it gets
 //! instead, and `DWELL_FUZZ_TARGETS` names those that run, with commas between. An input that fails is written to a file.
 
 #![allow(clippy::unwrap_used)]
@@ -120,7 +120,7 @@ fn run((name, run): Target, input: &[u8]) -> Result<(), String> {
 
 #[test]
 fn targets_hold_over_seeds_and_random_changes() {
-    let seconds = std::env::var("DWELL_FUZZ_SECONDS").map_or(2.0, |text| text.parse().unwrap());
+    let seconds = std::env::var("DWELL_FUZZ_SECONDS").map_or(1.0, |text| text.parse().unwrap());
     let inputs = std::env::var("DWELL_FUZZ_INPUTS").ok().map(|text| text.parse::<u64>().unwrap());
     let named = std::env::var("DWELL_FUZZ_TARGETS").ok();
     let runs = |name: &str| named.as_ref().is_none_or(|named| named.split(',').any(|named| named == name));

@@ -32,14 +32,14 @@ impl Cycle<'_> {
             {load}
             sleep 0.3
             counted begun
-            sleep 1
+            sleep 0.3
             counted before
             keep record dwell record {layer} --duration {record} -o /out/{layer}.parquet
             keep tune.json dwell tune /out/{layer}.parquet {tune} --plan /out/plan.toml --format json
             keep apply.json dwell apply /out/plan.toml --format json
             sleep 0.2
             counted applied
-            sleep 1
+            sleep 0.3
             counted later
             keep status.json dwell status --format json
             {applied}
@@ -47,7 +47,7 @@ impl Cycle<'_> {
             keep revert.json dwell revert --format json
             sleep 0.2
             counted reverted
-            sleep 1
+            sleep 0.3
             counted ended
             keep history.json dwell status --history --format json
         "
