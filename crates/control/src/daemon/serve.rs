@@ -9,13 +9,14 @@ use super::metrics::Published;
 use anyhow::{Context, bail};
 use dwell_machine::threads;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
-use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -90,38 +91,6 @@ impl fmt::Display for Address {
     }
 }
 
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-trait Stream: Read + Write + AsFd + Send {}
-impl<T: Read + Write + AsFd + Send> Stream for T {}
-
-impl Listener {
-    fn accept(&self) -> io::Result<Box<dyn Stream>> {
-        match self {
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                Ok(Box::new(stream))
-            }
-            Listener::Unix(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                Ok(Box::new(stream))
-            }
-        }
-    }
-
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener) => listener.as_fd(),
-        }
-    }
-}
-
 /// Serves until it is dropped.
 pub(super) struct Server {
     address: Address,
@@ -135,13 +104,12 @@ impl Server {
     /// `None` where metrics are off.
     pub(super) fn start(address: &Address, published: Published) -> anyhow::Result<Option<Server>> {
         let context = || format!("cannot serve metrics at {address}");
-        let (listener, bound) = match address {
+        let (listener, bound): (OwnedFd, Address) = match address {
             Address::Off => return Ok(None),
             Address::Tcp(at) => {
                 let listener = TcpListener::bind(at).with_context(context)?;
-                listener.set_nonblocking(true).with_context(context)?;
                 let bound = Address::Tcp(listener.local_addr().with_context(context)?);
-                (Listener::Tcp(listener), bound)
+                (listener.into(), bound)
             }
             Address::Unix(path) => {
                 if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -152,11 +120,10 @@ impl Server {
                 if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
                     let _ = fs::remove_file(path);
                 }
-                let listener = UnixListener::bind(path).with_context(context)?;
-                listener.set_nonblocking(true).with_context(context)?;
-                (Listener::Unix(listener), address.clone())
+                (UnixListener::bind(path).with_context(context)?.into(), address.clone())
             }
         };
+        ioctl_fionbio(&listener, true).with_context(context)?;
         let stop =
             Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).with_context(context)?);
         let cpu_ns = Arc::default();
@@ -197,7 +164,7 @@ impl Drop for Server {
 
 /// The listener and who is connected.
 struct Clients {
-    listener: Listener,
+    listener: OwnedFd,
     stop: Arc<OwnedFd>,
     cpu_ns: Arc<AtomicU64>,
     published: Published,
@@ -208,7 +175,7 @@ struct Clients {
 }
 
 struct Client {
-    stream: Box<dyn Stream>,
+    stream: OwnedFd,
     until: Instant,
     request: Vec<u8>,
     /// The answer, and how much of it is sent.
@@ -236,7 +203,7 @@ impl Clients {
     }
 
     /// Until there is something to do; whether it is to end.
-    fn wait(&self) -> io::Result<bool> {
+    fn wait(&self) -> Result<bool, Errno> {
         let mut files = vec![
             PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
@@ -249,13 +216,14 @@ impl Clients {
         let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
         let timeout = (!self.clients.is_empty()).then_some(&timeout);
         match poll(&mut files, timeout) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!files[0].revents().is_empty()),
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(Errno::INTR) => Ok(!files[0].revents().is_empty()),
+            Err(error) => Err(error),
         }
     }
 
     fn accept(&mut self) {
-        let Ok(stream) = self.listener.accept() else { return };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let Ok(stream) = accept_with(&self.listener, flags) else { return };
         if self.clients.len() >= MOST {
             self.clients.pop_front();
         }
@@ -264,36 +232,30 @@ impl Clients {
     }
 
     /// Reads what is there, or sends what can be sent; whether that was all.
-    fn turn(&mut self, client: &mut Client) -> io::Result<bool> {
+    fn turn(&mut self, client: &mut Client) -> Result<bool, Errno> {
         if client.answer.is_none() {
             let mut bytes = [0; 2048];
-            let read = match client.stream.read(&mut bytes) {
+            let read = match rustix::io::read(&client.stream, &mut bytes) {
                 Ok(0) => return Ok(true),
                 Ok(read) => read,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => return Err(error),
             };
             client.request.extend(&bytes[..read]);
-            let Some(request) = Request::of(&client.request) else { return Ok(false) };
-            client.answer = Some((self.answer_to(request), 0));
+            let answer = match Request::of(&client.request) {
+                Request::Incomplete => return Ok(false),
+                Request::Metrics => self.metrics(),
+                Request::Refused(status, why) => response(status, PLAIN, why),
+            };
+            client.answer = Some((answer, 0));
         }
         let Some((answer, sent)) = &mut client.answer else { return Ok(false) };
-        match client.stream.write(&answer[*sent..]) {
+        match send(&client.stream, &answer[*sent..], SendFlags::NOSIGNAL) {
             Ok(written) => *sent += written,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(Errno::AGAIN) => {}
             Err(error) => return Err(error),
         }
         Ok(*sent == answer.len())
-    }
-
-    fn answer_to(&mut self, request: Request) -> Arc<[u8]> {
-        match request {
-            Request::Metrics => self.metrics(),
-            Request::Other => response("404 Not Found", PLAIN, "metrics are at /metrics\n"),
-            Request::NotGet => response("405 Method Not Allowed\r\nAllow: GET", PLAIN, "GET only\n"),
-            Request::Wrong => response("400 Bad Request", PLAIN, "not a request\n"),
-            Request::TooLong => response("431 Request Header Fields Too Large", PLAIN, "too long\n"),
-        }
     }
 
     fn metrics(&mut self) -> Arc<[u8]> {
@@ -323,40 +285,42 @@ fn response(status: &str, kind: &str, body: &str) -> Arc<[u8]> {
 }
 
 /// What was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
+    /// Its head is not complete.
+    Incomplete,
     Metrics,
-    Other,
-    NotGet,
-    Wrong,
-    TooLong,
+    /// The status, and why.
+    Refused(&'static str, &'static str),
 }
 
 impl Request {
-    /// `None` while its head is not complete. A body is not read: GET has none.
-    fn of(bytes: &[u8]) -> Option<Request> {
-        let ended = bytes.windows(4).any(|four| four == b"\r\n\r\n");
-        match ended {
-            false if bytes.len() >= LONGEST => return Some(Request::TooLong),
-            false => return None,
-            true => {}
+    /// A body is not read: GET has none.
+    fn of(bytes: &[u8]) -> Request {
+        if !bytes.windows(4).any(|four| four == b"\r\n\r\n") {
+            return match bytes.len() >= LONGEST {
+                true => Request::Refused("431 Request Header Fields Too Large", "too long\n"),
+                false => Request::Incomplete,
+            };
         }
         let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let [method, target, version] = words[..] else { return Some(Request::Wrong) };
-        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-        Some(match (version.starts_with(b"HTTP/1."), method, path) {
-            (false, ..) => Request::Wrong,
-            (true, b"GET", b"/metrics") => Request::Metrics,
-            (true, b"GET", _) => Request::Other,
-            (true, ..) => Request::NotGet,
-        })
+        match words[..] {
+            [method, target, version] if version.starts_with(b"HTTP/1.") => {
+                match (method, target.split(|byte| *byte == b'?').next()) {
+                    (b"GET", Some(b"/metrics")) => Request::Metrics,
+                    (b"GET", _) => Request::Refused("404 Not Found", "metrics are at /metrics\n"),
+                    _ => Request::Refused("405 Method Not Allowed\r\nAllow: GET", "GET only\n"),
+                }
+            }
+            _ => Request::Refused("400 Bad Request", "not a request\n"),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{ErrorKind, Read, Write};
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
