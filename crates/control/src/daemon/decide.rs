@@ -152,7 +152,7 @@ impl Control<'_> {
     fn look(&mut self, at: usize) -> anyhow::Result<Option<Vec<Observed>>> {
         let now_ns = self.now_ns();
         let Layered { source, controller, lease, .. } = &mut self.layers[at];
-        if controller.settles() && source.is_in_bursts() {
+        if controller.settles() && source.vms().is_none() {
             return Ok(Some(vec![]));
         }
         let quiet = match source.observe(self.machine, controller, lease.as_mut(), now_ns) {

@@ -4,7 +4,7 @@
 //! whoever asks ([`serve`](super::serve)).
 
 use super::cpu_time;
-use super::observe::Source;
+use super::observe::{Source, vm_id};
 use crate::core::{Cause, Seen, Tenant, Veto};
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::lease::Subject;
@@ -144,14 +144,16 @@ impl Tally {
     /// Takes in a period, and what was vetoed. VMs that are gone are dropped.
     pub(super) fn see(&mut self, seen: &[Seen], vetoes: &[Veto], source: &dyn Source) {
         let mut here: Vec<String> = vec![];
+        let vms = source.vms();
         for one in seen {
-            let mut name = source.vm_of(one.idler).unwrap_or_default();
+            let id = vm_id(one.idler);
+            let mut name = vms.map_or_else(String::new, |_| id.to_string());
             if !self.figures.contains_key(&name) && self.figures.len() >= MOST_VMS {
                 OTHER.clone_into(&mut name);
             }
             let figures = self.figures.entry(name.clone()).or_default();
             figures.add(one);
-            let found = source.found(one.idler);
+            let found = vms.map(|vms| vms.found(id)).unwrap_or_default();
             if found.listed && name != OTHER {
                 let Tenant { weight, most_loss } = found.tenant;
                 let vetoed = vetoes.iter().filter(|veto| veto.idler == one.idler).count() as u64;
@@ -161,7 +163,7 @@ impl Tally {
             }
             here.push(name);
         }
-        match source.has_vms() {
+        match vms.is_some() {
             true => self.figures.retain(|name, _| here.contains(name)),
             false => drop(self.figures.entry(String::new()).or_default()),
         }

@@ -3,7 +3,7 @@
 use super::bursts::Bursts;
 use super::counters::{Between, Cpus, DWELL_IDLE, IdleCounters, counts, since};
 use super::iothread::{Look, Trouble};
-use super::tenants::{Found as FoundVm, Tenants, Vm};
+use super::tenants::{Tenants, Vm};
 use super::{cpu_time, nanos};
 use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use anyhow::Context;
@@ -70,24 +70,10 @@ pub(super) trait Source {
         0
     }
 
-    /// The name of the VM that an idler is, where idlers are VMs.
-    fn vm_of(&self, idler: u64) -> Option<String> {
-        self.has_vms().then(|| vm_id(idler).to_string())
-    }
-
-    /// What is known of a VM.
-    fn found(&self, _idler: u64) -> FoundVm {
-        FoundVm::default()
-    }
-
-    /// Whether idlers are VMs, which come and go, and not CPUs.
-    fn has_vms(&self) -> bool {
-        false
-    }
-
-    /// Whether it takes time to observe: what does not count is then not observed.
-    fn is_in_bursts(&self) -> bool {
-        true
+    /// The VMs that idlers are, which come and go and are counted all of the time. `None` where idlers are CPUs or a thread,
+    /// which takes time to observe: what does not count is then not observed.
+    fn vms(&self) -> Option<&Tenants> {
+        None
     }
 
     /// When to look between two decisions \[ns\], if ever.
@@ -113,10 +99,11 @@ pub(super) trait Source {
 
 /// An idler as it is called in lines.
 pub(super) fn called(source: &dyn Source, idler: u64) -> String {
-    match (source.vm_of(idler), source.found(idler).name) {
-        (Some(id), Some(name)) => format!("{} ({id})", name.escape_debug()),
-        (Some(id), None) => id,
-        (None, _) => format!("idler {idler}"),
+    let Some(vms) = source.vms() else { return format!("idler {idler}") };
+    let id = vm_id(idler);
+    match vms.found(id).name {
+        Some(name) => format!("{} ({id})", name.escape_debug()),
+        None => id.to_string(),
     }
 }
 
@@ -170,7 +157,7 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
 }
 
 /// The VM that an idler is.
-fn vm_id(idler: u64) -> VmId {
+pub(super) fn vm_id(idler: u64) -> VmId {
     let [pid, fd] = [idler >> 32, idler & u64::from(u32::MAX)].map(|half| u32::try_from(half).unwrap_or(0));
     VmId { pid, fd }
 }
@@ -210,16 +197,8 @@ impl Source for Host {
         Ok(Look::Episodes(observed.collect()))
     }
 
-    fn found(&self, idler: u64) -> FoundVm {
-        self.tenants.found(vm_id(idler))
-    }
-
-    fn has_vms(&self) -> bool {
-        true
-    }
-
-    fn is_in_bursts(&self) -> bool {
-        false
+    fn vms(&self) -> Option<&Tenants> {
+        Some(&self.tenants)
     }
 
     fn next_look_ns(&self, controller: &Controller) -> Option<u64> {
