@@ -18,6 +18,12 @@ const MAXIMA: [u64; 9] = [4, 8, 12, 16, 20, 24, 32, 48, 64];
 /// First windows, as divisors of the maximum.
 const FIRST: [u64; 4] = [8, 4, 2, 1];
 
+/// The maximum, the factor, the first window and the divisor of KVM's rule, and of haltpoll's.
+const HOST: [&str; 4] =
+    ["halt_poll_ns", "halt_poll_ns_grow", "halt_poll_ns_grow_start", "halt_poll_ns_shrink"];
+const GUEST: [&str; 4] =
+    ["guest_halt_poll_ns", "guest_halt_poll_grow", "guest_halt_poll_grow_start", "guest_halt_poll_shrink"];
+
 /// Which parameters can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
@@ -47,28 +53,23 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
             add(&[("halt_poll_ns", 0)]);
             windows().chain(maxima()).for_each(|max| add(&[("halt_poll_ns", max)]));
         }
-        Layer::Host => {
-            let mut rule = |max, first, shrink| {
-                add(&[
-                    ("halt_poll_ns", max),
-                    ("halt_poll_ns_grow", 2),
-                    ("halt_poll_ns_grow_start", first),
-                    ("halt_poll_ns_shrink", shrink),
-                ]);
+        layer @ (Layer::Host | Layer::Guest) => {
+            let (names, also) = match layer {
+                Layer::Host => (HOST, None),
+                _ => (GUEST, Some(("guest_halt_poll_allow_shrink", 1))),
             };
-            windowed(&mut rule, windows, maxima);
-        }
-        Layer::Guest => {
             let mut rule = |max, first, shrink| {
-                add(&[
-                    ("guest_halt_poll_ns", max),
-                    ("guest_halt_poll_grow", 2),
-                    ("guest_halt_poll_grow_start", first),
-                    ("guest_halt_poll_shrink", shrink),
-                    ("guest_halt_poll_allow_shrink", 1),
-                ]);
+                let values: Vec<_> = names.into_iter().zip([max, 2, first, shrink]).chain(also).collect();
+                add(&values);
             };
-            windowed(&mut rule, windows, maxima);
+            rule(0, 0, 0);
+            windows().for_each(|window| rule(window, window, 0));
+            windows().for_each(|window| rule(window, window, 1));
+            for max in maxima() {
+                for first in FIRST.map(|divisor| max / divisor) {
+                    [0, 1, 2].into_iter().for_each(|shrink| rule(max, first, shrink));
+                }
+            }
         }
         Layer::Iothread => {
             add(&[("poll-max-ns", 0)]);
@@ -107,22 +108,6 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
     let mut seen = HashSet::new();
     all.retain(|setting| seen.insert(*setting));
     all
-}
-
-/// The settings of a rule with a maximum, a first window and a divisor.
-fn windowed<W, M>(rule: &mut impl FnMut(u64, u64, u64), windows: impl Fn() -> W, maxima: impl Fn() -> M)
-where
-    W: Iterator<Item = u64>,
-    M: Iterator<Item = u64>,
-{
-    rule(0, 0, 0);
-    windows().for_each(|window| rule(window, window, 0));
-    windows().for_each(|window| rule(window, window, 1));
-    for max in maxima() {
-        for first in FIRST.map(|divisor| max / divisor) {
-            [0, 1, 2].into_iter().for_each(|shrink| rule(max, first, shrink));
-        }
-    }
 }
 
 #[cfg(test)]

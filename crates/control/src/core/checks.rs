@@ -318,15 +318,9 @@ fn length(setting: &Setting) -> (i64, i64, bool) {
     (value("grow_start").min(maximum(setting)), maximum(setting), value("_shrink") == 1)
 }
 
-/// The one that polls for longest.
+/// The one that polls for longest, the first of equals.
 fn longest(candidates: &[Setting]) -> Setting {
-    let mut longest = candidates[0];
-    for setting in candidates {
-        if length(setting) > length(&longest) {
-            longest = *setting;
-        }
-    }
-    longest
+    *candidates.iter().rev().max_by_key(|setting| length(setting)).unwrap_or(&candidates[0])
 }
 
 /// How many episodes a load has, and how long they are, to see it change.

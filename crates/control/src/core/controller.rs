@@ -198,9 +198,9 @@ impl Controller {
                 }
                 cause
             }
-            (None, true) => self.turn(now_ns, period.part())?,
+            (None, true) => self.turn(now_ns, period.part)?,
             (None, false) => {
-                self.wait_for_a_trial(now_ns, period.ns);
+                self.wait_for_a_trial(now_ns, period.part.ns);
                 return None;
             }
         };
@@ -353,12 +353,12 @@ impl Controller {
         self.worth = self.checks.worth(&self.present);
         let originals_ns = period.originals_ns * self.worth;
         let free = self.checks.are_free();
-        let loss = self.account.book(now_ns, period.paid_ns, originals_ns, controlled, free);
+        let loss = self.account.book(now_ns, period.part.cost_ns, originals_ns, controlled, free);
         let glanced = std::mem::take(&mut self.another_load);
         let load_changed = !self.checks.in_turns()
             && match glanced {
-                true => self.checks.glanced(now_ns, &self.present, period.part()),
-                false => self.checks.saw(now_ns, &self.present, period.part()),
+                true => self.checks.glanced(now_ns, &self.present, period.part),
+                false => self.checks.saw(now_ns, &self.present, period.part),
             };
         match (load_changed, glanced) {
             // They are of another load.
@@ -423,7 +423,7 @@ impl Controller {
             chosen.filter(|(to, cause)| self.may_write(now_ns, to) && self.is_worth_turns(now_ns, cause));
         self.idlers.grow_old();
         let begun = (period.cpu_ns > period.least_ns())
-            .then(|| self.begin_turns(now_ns, period.part(), glanced || load_changed, chosen.as_ref()))
+            .then(|| self.begin_turns(now_ns, period.part, glanced || load_changed, chosen.as_ref()))
             .flatten();
         match begun {
             Some(with_chosen) => (chosen.filter(|_| with_chosen), false),

@@ -147,7 +147,8 @@ impl Idlers {
     ) -> Period {
         let Terms { halt_cost, late, .. } = *terms;
         let controlled = present != originals;
-        let (mut period, mut replayed) = (Period { ns: span_ns, ..Period::default() }, vec![]);
+        let (mut period, mut replayed) = (Period::default(), vec![]);
+        period.part.ns = span_ns;
         self.seen.clear();
         for Observed { idler, tenant, share, counted, switches, elsewhere, drawn, episodes } in observed {
             let Counts { idle_ns, polled_ns, polls_succeeded, exits, .. } = *counted;
@@ -173,7 +174,7 @@ impl Idlers {
             known.sample.push(counted.episodes, &episodes);
             period.counted += *counted;
             if let Some(switches) = switches {
-                period.switches = Some(period.switches.unwrap_or(0.0) + *switches as f64 / share);
+                period.part.switches = Some(period.part.switches.unwrap_or(0.0) + *switches as f64 / share);
             }
             if episodes.is_empty() {
                 self.seen.push(Seen { idler: *idler, share: *share, counted: *counted, costs: None });
@@ -186,7 +187,7 @@ impl Idlers {
             let scale = counted.episodes as f64 / episodes.len() as f64;
             let cost_ns = counted.cost_ns(halt_cost) as f64;
             period.cpu_ns += cost_ns / share;
-            period.paid_ns += tenant.weight * cost_ns / share;
+            period.part.cost_ns += tenant.weight * cost_ns / share;
             period.gain_ns += (cost_ns - scale * optimum as f64).max(0.0) / share;
             let originals_ns = scale * under_originals.cost_ns(halt_cost) as f64;
             period.originals_ns += tenant.weight * originals_ns / share;
@@ -195,11 +196,11 @@ impl Idlers {
                     known.own.book(now_ns, cost_ns / share, originals_ns / share, controlled, tenant);
                 period.excess = period.excess.or(excess.map(|excess| (*idler, excess)));
             }
-            period.episodes += tenant.weight * counted.episodes as f64 / share;
-            period.halts += tenant.weight * counted.halts as f64 / share;
-            period.seen += counted.episodes;
+            period.part.episodes += tenant.weight * counted.episodes as f64 / share;
+            period.part.halts += tenant.weight * counted.halts as f64 / share;
+            period.part.seen += counted.episodes;
             let logs: f64 = episodes.iter().map(|episode| (episode.idle_ns.max(1) as f64).log2()).sum();
-            period.logs += tenant.weight * scale * logs / share;
+            period.part.logs += tenant.weight * scale * logs / share;
             period.predict(0, &under_present, scale, *elsewhere);
             period.how.elsewhere |= *elsewhere;
             period.how.drawn |= *drawn;

@@ -20,22 +20,11 @@ const MOST_LEFT_OUT: u32 = 8;
 /// A period, compared with what was predicted of it.
 #[derive(Default)]
 pub(crate) struct Period {
-    /// Its length \[ns\].
-    pub(crate) ns: u64,
     pub(crate) counted: Counts,
-    /// The counted cost of the idlers of which episodes are known, by weight, had all of the time been watched \[ns\].
-    pub(crate) paid_ns: f64,
+    /// What was seen of the idlers of which episodes are known, by weight.
+    pub(crate) part: Part,
     /// What the originals would have cost them \[ns\].
     pub(crate) originals_ns: f64,
-    /// The episodes of these idlers, by weight, had all of the time been watched; and those that were counted.
-    pub(crate) episodes: f64,
-    pub(crate) seen: u64,
-    /// How many of the former ended in a halt.
-    pub(crate) halts: f64,
-    /// The sum of the logarithms of their lengths.
-    pub(crate) logs: f64,
-    /// The context switches of the machine, had all of the time been watched, where they are known.
-    pub(crate) switches: Option<f64>,
     /// What was counted, and the most that could have been gained of it, had all of the time been watched \[ns\].
     pub(crate) cpu_ns: f64,
     pub(crate) gain_ns: f64,
@@ -59,21 +48,15 @@ impl Period {
         predicted[1] += scale * did.halts as f64;
     }
 
-    /// The same as a part of a turn.
-    pub(crate) const fn part(&self) -> Part {
-        let Period { paid_ns, episodes, halts, logs, switches, seen, ns, .. } = *self;
-        Part { cost_ns: paid_ns, episodes, halts, logs, switches, seen, ns }
-    }
-
     /// The counted cost of an episode \[ns\]; `None` where too few were seen, or what was counted is of other episodes.
     pub(crate) fn of_one(&self) -> Option<f64> {
-        let known = self.seen >= FEWEST as u64 && !self.how.elsewhere;
-        known.then(|| self.paid_ns / self.episodes)
+        let known = self.part.seen >= FEWEST as u64 && !self.how.elsewhere;
+        known.then(|| self.part.cost_ns / self.part.episodes)
     }
 
     /// The CPU time that is next to nothing in such a time \[ns\].
     pub(crate) const fn least_ns(&self) -> f64 {
-        LEAST_CPU * self.ns as f64
+        LEAST_CPU * self.part.ns as f64
     }
 
     /// Whether too little could have been gained for a search.
@@ -96,7 +79,8 @@ pub(crate) struct Searched {
 impl Searched {
     /// Whether a period is to be searched; if not, it is one of those that are left out.
     pub(crate) fn is_due(&mut self, period: &Period) -> bool {
-        let costs_ns = [period.paid_ns, period.originals_ns, period.gain_ns].map(|ns| ns / period.episodes);
+        let costs_ns =
+            [period.part.cost_ns, period.originals_ns, period.gain_ns].map(|ns| ns / period.part.episodes);
         let alike =
             self.costs_ns.iter().zip(&costs_ns).all(|(a, b)| (a - b).abs() <= ALIKE * self.costs_ns[0]);
         if !alike {
