@@ -193,7 +193,7 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
                     let each = list.as_primitive::<Int64Type>().iter();
                     let numbers: Option<Vec<u64>> =
                         each.map(|number| number.and_then(|number| u64::try_from(number).ok())).collect();
-                    FirstLengths::of(&numbers?)
+                    numbers?.try_into().ok().map(FirstLengths)
                 });
                 Ok(Costs {
                     // The table has no column of it, and the choice of settings does not look at it.

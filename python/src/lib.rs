@@ -5,7 +5,7 @@ mod episodes;
 mod input;
 mod output;
 
-use dwell_fleet::{Classes, Fineness, HeldOut, Question, Row};
+use dwell_fleet::{Fineness, HeldOut, Question, Row};
 use dwell_policy::param::{Setting, known_version};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -109,9 +109,11 @@ fn costs(
 ) -> PyResult<PyRecordBatch> {
     let of = layer_of(layer)?;
     let version = version_of(of, version, Versions::NEWEST)?;
-    let question = Question::new(of, version, Nanos(halt_cost_ns), fineness_of(grid)?)
-        .with_latency(wakeup_latency_ns.map(Nanos))
-        .with_label(label);
+    let question = Question {
+        wakeup_latency: wakeup_latency_ns.map(Nanos),
+        label,
+        ..Question::new(of, version, Nanos(halt_cost_ns), fineness_of(grid)?)
+    };
     let reader = recordings.into_reader()?;
     // The engine takes its time without the interpreter's lock.
     py.detach(|| {
@@ -137,7 +139,7 @@ fn rollout(
     py.detach(|| {
         let mut rows: Vec<Row> = input::costs(reader)?;
         if let Some(classes) = classes {
-            classes.into_iter().collect::<Classes>().apply(&mut rows);
+            Row::classify(&mut rows, &classes.into_iter().collect());
         }
         let found = dwell_fleet::rollout(&rows, &settings, &numbers, &held_out).map_err(wrong)?;
         serde_json::to_string(&found).map_err(wrong)

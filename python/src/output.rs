@@ -39,7 +39,7 @@ pub(crate) fn costs(question: &Question, rows: &[Row]) -> PyResult<PyRecordBatch
     let mut first = ListBuilder::new(Int64Builder::new()).with_field(element.clone());
     for numbers in each().map(|costs| costs.and_then(|costs| costs.first.as_ref())) {
         if let Some(numbers) = numbers {
-            numbers.numbers().iter().for_each(|number| first.values().append_value(number.cast_signed()));
+            numbers.0.iter().for_each(|number| first.values().append_value(number.cast_signed()));
         }
         first.append(numbers.is_some());
     }
@@ -58,10 +58,10 @@ pub(crate) fn costs(question: &Question, rows: &[Row]) -> PyResult<PyRecordBatch
         Arc::new(lists.finish()),
         Arc::new(rows.iter().map(|row| row.costs.as_ref().err()).collect::<StringArray>()),
     ];
-    let settings: Vec<String> = question.settings().iter().map(ToString::to_string).collect();
+    let settings: Vec<String> = question.settings.iter().map(ToString::to_string).collect();
     let metadata = HashMap::from([
         ("dwell.settings".to_owned(), serde_json::Value::from(settings).to_string()),
-        ("dwell.halt_cost_ns".to_owned(), question.halt_cost().get().to_string()),
+        ("dwell.halt_cost_ns".to_owned(), question.halt_cost.get().to_string()),
     ]);
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
     Ok(PyRecordBatch::new(RecordBatch::try_new(schema, columns).map_err(wrong)?))

@@ -28,16 +28,6 @@ impl FirstLengths {
         *bin = bin.saturating_add(number);
     }
 
-    /// Reads what [`FirstLengths::numbers`] gave.
-    pub fn of(numbers: &[u64]) -> Option<FirstLengths> {
-        numbers.try_into().ok().map(FirstLengths)
-    }
-
-    /// One number for each bin.
-    pub fn numbers(&self) -> &[u64] {
-        &self.0
-    }
-
     /// Shares up to the end of each bin.
     fn shares(&self) -> [f64; BINS] {
         let all: u128 = self.0.iter().copied().map(u128::from).sum();
@@ -103,8 +93,6 @@ mod tests {
         let found = first(&[0, 1, 1_000, 1_001, 2_000, 2_001, 4_000, 4_001, 16_384_000, u64::MAX]);
         assert_eq!(found.0[..4], [3, 2, 2, 1]);
         assert_eq!((found.0[14], found.0[15]), (1, 1));
-        assert_eq!(FirstLengths::of(found.numbers()), Some(found));
-        assert_eq!(FirstLengths::of(&[1]), None);
     }
 
     #[test]

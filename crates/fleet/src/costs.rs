@@ -15,13 +15,19 @@ use dwell_replay::{
 /// What is asked of every recording.
 #[derive(Clone, Debug)]
 pub struct Question {
-    layer: Layer,
-    version: Version,
-    halt_cost: Nanos,
-    wakeup_latency: Option<Nanos>,
-    at_other_end: bool,
-    label: Option<String>,
-    settings: Vec<Setting>,
+    pub layer: Layer,
+    pub version: Version,
+    pub halt_cost: Nanos,
+    /// That of all halts, in place of those of the recordings, see [`dwell_replay::latency`].
+    pub wakeup_latency: Option<Nanos>,
+    /// With the longest wakeup latency that may be ([`RecordingSource::upper_latency`]) for recordings of which none is
+    /// known. Sketches have no other end: what they have is without it.
+    pub at_other_end: bool,
+    /// The class of a recording is this of its metadata: `kernel`, `qemu`, `cpu_model`, `machine`, or a key that whoever
+    /// recorded added.
+    pub label: Option<String>,
+    /// In the order of [`Costs::cost_ns`].
+    pub settings: Vec<Setting>,
 }
 
 dwell_policy::named! {
@@ -136,40 +142,6 @@ impl Question {
         }
     }
 
-    /// The same, with this wakeup latency of all halts in place of those of the recordings, see
-    /// [`dwell_replay::latency`].
-    #[must_use]
-    pub fn with_latency(mut self, wakeup_latency: Option<Nanos>) -> Question {
-        self.wakeup_latency = wakeup_latency;
-        self
-    }
-
-    /// The same, with the longest wakeup latency that may be ([`RecordingSource::upper_latency`]) for recordings of
-    /// which none is known. Sketches have no other end: what they have is without it.
-    #[must_use]
-    pub fn at_other_end(mut self) -> Question {
-        self.at_other_end = true;
-        self
-    }
-
-    /// The same, with the class of a recording from its metadata: `kernel`, `qemu`, `cpu_model`, `machine`,
-    /// or a key that whoever recorded added.
-    #[must_use]
-    pub fn with_label(mut self, label: Option<String>) -> Question {
-        self.label = label;
-        self
-    }
-
-    /// The settings, in the order of [`Costs::cost_ns`].
-    pub fn settings(&self) -> &[Setting] {
-        &self.settings
-    }
-
-    /// The cost of a halt.
-    pub fn halt_cost(&self) -> Nanos {
-        self.halt_cost
-    }
-
     /// The default of the version.
     pub fn default_setting(&self) -> Setting {
         Setting::defaults(self.layer, self.version)
@@ -237,16 +209,17 @@ impl Question {
             .map(|text| text.parse())
             .transpose()
             .map_err(|_| SketchError::damaged(sketch, "a setting in force cannot be read"))?;
+        let header = sketch.header();
         Ok(Costs {
             layer: sketch.layer(),
-            class: self.label.as_deref().and_then(|label| sketch.label(label)).map(str::to_owned),
-            episodes: sketch.episodes(),
-            idlers: sketch.idlers(),
-            span_ns: sketch.span_ns(),
+            class: self.label.as_ref().and_then(|label| header.labels.get(label)).cloned(),
+            episodes: header.episodes,
+            idlers: header.idlers,
+            span_ns: header.span_ns,
             optimum_ns: fits(sketch.optimum_ns(self.halt_cost).0)?,
             today_ns: cost(&did)?,
             today,
-            latency_known: sketch.latency_known(),
+            latency_known: header.latency_unknown == 0,
             first: Some(sketch.first_lengths()),
             cost_ns,
         })
@@ -387,14 +360,14 @@ mod tests {
         let question = question();
         let costs = question.costs(Reader::open(&path).unwrap()).unwrap();
         let source = RecordingSource::new(Reader::open(&path).unwrap(), false);
-        let some = [0, 1, 2, 100, question.settings().len() - 1];
-        let rules: Vec<Rule> = some.iter().map(|&at| Rule::Layer(question.settings()[at])).collect();
+        let some = [0, 1, 2, 100, question.settings.len() - 1];
+        let rules: Vec<Rule> = some.iter().map(|&at| Rule::Layer(question.settings[at])).collect();
         let mut bank = dwell_replay::Bank::scalar(&rules, 0).unwrap();
         source.visit(0..u64::MAX, &mut |batch| bank.feed(batch)).unwrap();
         for (at, counts) in some.into_iter().zip(bank.take()) {
             assert_eq!(u128::from(costs.cost_ns[at]), counts.cost_ns(Nanos(20_000)), "setting {at}");
         }
-        assert_eq!(costs.cost_ns.len(), question.settings().len());
+        assert_eq!(costs.cost_ns.len(), question.settings.len());
         assert!(costs.cost_ns.iter().all(|&cost| cost >= costs.optimum_ns));
     }
 
@@ -425,7 +398,7 @@ mod tests {
             metadata.other.insert("shelf".to_owned(), 7.into());
         };
         let class = |label: &str| {
-            let question = question().with_label(Some(label.to_owned()));
+            let question = Question { label: Some(label.to_owned()), ..question() };
             question.costs(recording(&[(0, 5_000)], labelled)).unwrap().class
         };
         assert_eq!(class("tenant").as_deref(), Some("blue"));

@@ -46,6 +46,15 @@ impl Row {
         };
         recordings.par_iter().map(row).collect()
     }
+
+    /// Gives recordings the classes of their VMs; a VM that is not in the table has none.
+    pub fn classify(rows: &mut [Row], classes: &Classes) {
+        for row in rows {
+            if let Ok(costs) = &mut row.costs {
+                costs.class = classes.get(&row.vm).cloned();
+            }
+        }
+    }
 }
 
 /// The VM of a recording: the name of the file without its folders and extension.
@@ -82,8 +91,7 @@ pub fn recordings(folder: &Path) -> Result<Vec<String>, (PathBuf, io::Error)> {
 }
 
 /// Classes of VMs, by their names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classes(BTreeMap<String, String>);
+pub type Classes = BTreeMap<String, String>;
 
 /// A text is no table of classes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,43 +116,26 @@ pub enum ClassesError {
     },
 }
 
-impl Classes {
-    /// Reads a table with the columns `vm` and `class`, separated by commas, without quotes.
-    ///
-    /// # Errors
-    /// [`ClassesError`], which names the line.
-    pub fn parse(text: &str) -> Result<Classes, ClassesError> {
-        let mut lines = (1..).zip(text.lines());
-        if lines.next().is_none_or(|(_, heading)| heading.trim() != "vm,class") {
-            return Err(ClassesError::Heading);
-        }
-        let mut classes = BTreeMap::new();
-        for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
-            let values: Vec<&str> = text.split(',').map(str::trim).collect();
-            let [vm, class] = values[..] else {
-                return Err(ClassesError::Line { line, values: values.len() });
-            };
-            if classes.insert(vm.to_owned(), class.to_owned()).is_some() {
-                return Err(ClassesError::Twice { line, vm: vm.to_owned() });
-            }
-        }
-        Ok(Classes(classes))
+/// Reads a table with the columns `vm` and `class`, separated by commas, without quotes.
+///
+/// # Errors
+/// [`ClassesError`], which names the line.
+pub fn classes(text: &str) -> Result<Classes, ClassesError> {
+    let mut lines = (1..).zip(text.lines());
+    if lines.next().is_none_or(|(_, heading)| heading.trim() != "vm,class") {
+        return Err(ClassesError::Heading);
     }
-
-    /// Gives recordings the classes of their VMs; a VM that is not in the table has none.
-    pub fn apply(&self, rows: &mut [Row]) {
-        for row in rows {
-            if let Ok(costs) = &mut row.costs {
-                costs.class = self.0.get(&row.vm).cloned();
-            }
+    let mut classes = Classes::new();
+    for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
+        let values: Vec<&str> = text.split(',').map(str::trim).collect();
+        let [vm, class] = values[..] else {
+            return Err(ClassesError::Line { line, values: values.len() });
+        };
+        if classes.insert(vm.to_owned(), class.to_owned()).is_some() {
+            return Err(ClassesError::Twice { line, vm: vm.to_owned() });
         }
     }
-}
-
-impl FromIterator<(String, String)> for Classes {
-    fn from_iter<I: IntoIterator<Item = (String, String)>>(classes: I) -> Classes {
-        Classes(classes.into_iter().collect())
-    }
+    Ok(classes)
 }
 
 #[cfg(test)]
@@ -171,14 +162,14 @@ mod tests {
 
     #[test]
     fn tables_of_classes_name_the_line_that_is_wrong() {
-        let table = Classes::parse("vm,class\na,db\n\nb, web \n").unwrap();
+        let table = classes("vm,class\na,db\n\nb, web \n").unwrap();
         assert_eq!(
             table,
             [("a", "db"), ("b", "web")].map(|(a, b)| (a.to_owned(), b.to_owned())).into_iter().collect()
         );
-        assert_eq!(Classes::parse("a,db\n"), Err(ClassesError::Heading));
-        assert_eq!(Classes::parse("vm,class\na\n"), Err(ClassesError::Line { line: 2, values: 1 }));
-        let twice = Classes::parse("vm,class\na,db\na,web\n");
+        assert_eq!(classes("a,db\n"), Err(ClassesError::Heading));
+        assert_eq!(classes("vm,class\na\n"), Err(ClassesError::Line { line: 2, values: 1 }));
+        let twice = classes("vm,class\na,db\na,web\n");
         assert_eq!(twice, Err(ClassesError::Twice { line: 3, vm: "a".to_owned() }));
     }
 }

@@ -23,8 +23,8 @@ mod split;
 mod table;
 
 pub use costs::{Costs, Fineness, Question, Unusable};
-pub use folder::{Classes, ClassesError, Row, recordings, vm_of};
+pub use folder::{Classes, ClassesError, Row, classes, recordings, vm_of};
 pub use rollout::{A_CLASS, Choice, ChosenOn, Rollout, RolloutError, Used, VmCost, rollout};
-pub use sketch::{Input, Sketch, SketchError};
+pub use sketch::{Header, Input, Sketch, SketchError};
 pub use split::{HeldOut, waves};
 pub use table::{FIELDS, write};

@@ -138,25 +138,28 @@ struct RuleCosts {
 
 /// What a recording says of itself, as far as a fleet has a use for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Header {
-    layer: String,
+pub struct Header {
+    pub layer: String,
     /// The release of each rule.
-    rules: BTreeMap<String, String>,
+    pub rules: BTreeMap<String, String>,
     /// The latency of all halts, if one was given in place of the recorded ones.
-    wakeup_latency_ns: Option<u64>,
+    pub wakeup_latency_ns: Option<u64>,
     /// Recordings without a wakeup latency: their rules learned from idle times alone.
-    latency_unknown: u64,
-    recordings: u64,
-    episodes: u64,
-    idlers: u64,
-    span_ns: u64,
-    resolution_ns: u64,
-    lost_events: u64,
+    pub latency_unknown: u64,
+    pub recordings: u64,
+    pub episodes: u64,
+    /// The most of any recording.
+    pub idlers: u64,
+    /// The time recorded, summed up over the recordings \[ns\].
+    pub span_ns: u64,
+    pub resolution_ns: u64,
+    /// Trace events.
+    pub lost_events: u64,
     /// Whether more may have been lost, or losses were not counted.
-    lost_at_least: bool,
-    incomplete_episodes: u64,
+    pub lost_at_least: bool,
+    pub incomplete_episodes: u64,
     /// Texts of the metadata that all recordings have alike.
-    labels: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The sketch of a recording, or of several.
@@ -407,18 +410,9 @@ impl Sketch {
         self.layer
     }
 
-    pub fn episodes(&self) -> u64 {
-        self.header.episodes
-    }
-
-    /// The most idlers of any recording.
-    pub fn idlers(&self) -> u64 {
-        self.header.idlers
-    }
-
-    /// The time recorded, summed up over the recordings \[ns\].
-    pub fn span_ns(&self) -> u64 {
-        self.header.span_ns
+    /// What it says of the recordings that it is of.
+    pub fn header(&self) -> &Header {
+        &self.header
     }
 
     /// Its idle times as the first ones of a recording, which a sketch has not: those of all that it is of.
@@ -430,21 +424,6 @@ impl Sketch {
         all
     }
 
-    /// How many recordings it is of.
-    pub fn recordings(&self) -> u64 {
-        self.header.recordings
-    }
-
-    /// Trace events that were lost, and whether it may be more.
-    pub fn lost(&self) -> (u64, bool) {
-        (self.header.lost_events, self.header.lost_at_least)
-    }
-
-    /// Whether the wakeup latency of the halts of all its recordings was known.
-    pub fn latency_known(&self) -> bool {
-        self.header.latency_unknown == 0
-    }
-
     /// Idle times that another task cut short.
     pub fn cut_short(&self) -> u64 {
         self.cut_short.values().map(|bin| bin.episodes).sum()
@@ -453,10 +432,6 @@ impl Sketch {
     /// The layers whose rules it has, with their releases and the number of their settings.
     pub fn rules(&self) -> impl Iterator<Item = (&'static str, Version, usize)> {
         self.rules.iter().map(|(layer, rule)| (*layer, rule.version, rule.settings.len()))
-    }
-
-    pub(crate) fn label(&self, label: &str) -> Option<&str> {
-        self.header.labels.get(label).map(String::as_str)
     }
 
     /// Refuses a question about another rule or another latency.
@@ -873,8 +848,10 @@ mod tests {
     }
 
     fn question(halt_cost: u64) -> Question {
-        Question::new(Layer::Host, Versions::NEWEST.kernel, Nanos(halt_cost), Fineness::Coarse)
-            .with_label(Some("tenant".to_owned()))
+        Question {
+            label: Some("tenant".to_owned()),
+            ..Question::new(Layer::Host, Versions::NEWEST.kernel, Nanos(halt_cost), Fineness::Coarse)
+        }
     }
 
     #[test]
@@ -882,7 +859,10 @@ mod tests {
         let sketch = sketch(3, 2_000);
         assert_eq!(again(&sketch), sketch);
         assert!(sketch.cut_short() > 100 && sketch.pairs.len() > 50 && sketch.lengths.len() > 50);
-        assert_eq!((sketch.recordings(), sketch.lost()), (1, (0, true)));
+        assert_eq!(
+            (sketch.header.recordings, sketch.header.lost_events, sketch.header.lost_at_least),
+            (1, 0, true)
+        );
     }
 
     #[test]
@@ -916,7 +896,7 @@ mod tests {
         assert_eq!((whole.episodes, whole.today_ns), (a.episodes + b.episodes, a.today_ns + b.today_ns));
         assert_eq!(whole.class.as_deref(), Some("red"));
         let other = parts[0].merge(&sketch(2, 10)).unwrap();
-        assert_eq!((cost(&other).class, other.label("rack")), (None, Some("7")));
+        assert_eq!((cost(&other).class, other.header.labels["rack"].as_str()), (None, "7"));
     }
 
     #[test]
@@ -928,7 +908,10 @@ mod tests {
         assert!(error(new(Layer::Host, newest, Fineness::Fine)).contains("does not have the setting"));
         assert!(error(new(Layer::Guest, newest, Fineness::Coarse)).contains("the rule of guest 7.3"));
         assert!(error(new(Layer::Host, Version::new(5, 4), Fineness::Coarse)).contains("host 5.4"));
-        assert!(error(question(20_000).with_latency(Some(Nanos(7)))).contains("7 ns is asked for"));
+        assert!(
+            error(Question { wakeup_latency: Some(Nanos(7)), ..question(20_000) })
+                .contains("7 ns is asked for")
+        );
         // A release with the same rule.
         let same = new(Layer::Host, Version::new(6, 18), Fineness::Coarse);
         assert!(same.costs(sketch.clone()).is_ok());

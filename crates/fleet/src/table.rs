@@ -37,9 +37,9 @@ pub fn write<W: Write + Send>(out: W, question: &Question, rows: &[Row]) -> Resu
     for rows in rows.chunks(ROWS) {
         row_group(&mut table, rows)?;
     }
-    let settings: Vec<String> = question.settings().iter().map(ToString::to_string).collect();
+    let settings: Vec<String> = question.settings.iter().map(ToString::to_string).collect();
     table.metadata("dwell.settings", serde_json::Value::from(settings).to_string());
-    table.metadata("dwell.halt_cost_ns", question.halt_cost().get().to_string());
+    table.metadata("dwell.halt_cost_ns", question.halt_cost.get().to_string());
     table.finish()
 }
 
@@ -64,7 +64,7 @@ fn row_group<W: Write + Send>(table: &mut TableWriter<W>, rows: &[Row]) -> Resul
             &|row| signed(costs(row)?.optimum_ns),
             &|row| signed(costs(row)?.today_ns),
             &|row| Some(Value::Text(costs(row)?.today.as_ref()?.to_string().into())),
-            &|row| Some(list(costs(row)?.first.as_ref()?.numbers())),
+            &|row| Some(list(&costs(row)?.first.as_ref()?.0)),
             &|row| Some(list(&costs(row)?.cost_ns)),
             &|row| Some(row.costs.as_ref().err()?.as_str().into()),
         ],

@@ -15,10 +15,10 @@ pub fn run(data: &[u8]) {
         let layer = sketch.layer();
         let question = Question::new(layer, Versions::NEWEST.of(layer), halt_cost, Fineness::Coarse);
         if let Ok(costs) = question.costs(sketch.clone()) {
-            assert_eq!(costs.cost_ns.len(), question.settings().len());
+            assert_eq!(costs.cost_ns.len(), question.settings.len());
         }
     }
     if let Ok(twice) = sketch.merge(&sketch) {
-        assert_eq!(twice.episodes(), 2 * sketch.episodes());
+        assert_eq!(twice.header().episodes, 2 * sketch.header().episodes);
     }
 }

@@ -134,9 +134,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     args.plans.check(args.layer, args.versions.kernel.is_some())?;
     let version = args.versions.over(Versions::NEWEST).of(args.layer);
     let (label, table) = args.class()?;
-    let question = Question::new(args.layer, version, args.halt_cost, args.grid)
-        .with_latency(args.latency.wakeup_latency)
-        .with_label(label);
+    let question = Question {
+        wakeup_latency: args.latency.wakeup_latency,
+        label,
+        ..Question::new(args.layer, version, args.halt_cost, args.grid)
+    };
     let rows = replay(&args.folder, &question, table.as_ref())?;
     let left_out: Vec<LeftOut<'_>> = rows
         .iter()
@@ -150,13 +152,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let numbers: Vec<usize> = args.settings.iter().copied().map(usize::from).collect();
     let cannot = || format!("cannot choose settings for {}", args.folder.display());
-    let found = rollout(&rows, question.settings(), &numbers, &args.held_out).with_context(cannot)?;
+    let found = rollout(&rows, &question.settings, &numbers, &args.held_out).with_context(cannot)?;
     let mut notes = notes(&args, &rows, &found);
     let unknown = rows.iter().filter(|row| lacks_latency(row)).count();
     if unknown > 0 {
-        let question = question.clone().at_other_end();
+        let question = Question { at_other_end: true, ..question.clone() };
         let late = replay(&args.folder, &question, table.as_ref())?;
-        let late = rollout(&late, question.settings(), &numbers, &args.held_out).with_context(cannot)?;
+        let late = rollout(&late, &question.settings, &numbers, &args.held_out).with_context(cannot)?;
         notes.push(other_end(&found, &late, unknown, rows.len()));
     }
     args.plans.write(&question, &rows, &found)?;
@@ -165,7 +167,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         layer: args.layer.name(),
         version: version.to_string(),
         halt_cost_ns: args.halt_cost.get(),
-        settings_tried: question.settings().len(),
+        settings_tried: question.settings.len(),
         recordings: rows.len(),
         episodes: rows.iter().filter_map(|row| Some(row.costs.as_ref().ok()?.episodes)).sum(),
         left_out,
@@ -187,7 +189,8 @@ impl Args {
         }
         let text =
             std::fs::read_to_string(class).with_context(|| format!("cannot read the classes {class}"))?;
-        let table = Classes::parse(&text).with_context(|| format!("cannot read the classes {class}"))?;
+        let table =
+            dwell_fleet::classes(&text).with_context(|| format!("cannot read the classes {class}"))?;
         Ok((None, Some(table)))
     }
 }
@@ -201,7 +204,7 @@ fn replay(folder: &Path, question: &Question, classes: Option<&Classes>) -> anyh
     let bar = progress::recordings(found.len() as u64);
     let mut rows = Row::of_files(folder, &found, question, &|| bar.done());
     if let Some(classes) = classes {
-        classes.apply(&mut rows);
+        Row::classify(&mut rows, classes);
     }
     Ok(rows)
 }

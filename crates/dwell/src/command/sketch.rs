@@ -123,7 +123,7 @@ pub(crate) fn write(sketch: &Sketch, path: &Path) -> anyhow::Result<()> {
 }
 
 fn written(sketch: &Sketch, output: &Path) -> Written {
-    let (lost_events, lost_at_least) = sketch.lost();
+    let header = sketch.header();
     let rule = |(layer, version, settings): (&'static str, dwell_policy::version::Version, usize)| RuleOf {
         layer,
         version: version.to_string(),
@@ -133,11 +133,11 @@ fn written(sketch: &Sketch, output: &Path) -> Written {
         output: output.display().to_string(),
         bytes: std::fs::metadata(output).map_or(0, |there| there.len()),
         layer: sketch.layer().name(),
-        recordings: sketch.recordings(),
-        episodes: sketch.episodes(),
-        recorded_ns: sketch.span_ns(),
-        lost_events,
-        lost_at_least,
+        recordings: header.recordings,
+        episodes: header.episodes,
+        recorded_ns: header.span_ns,
+        lost_events: header.lost_events,
+        lost_at_least: header.lost_at_least,
         cut_short: sketch.cut_short(),
         rules: sketch.rules().map(rule).collect(),
     }

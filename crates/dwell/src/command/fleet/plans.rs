@@ -71,7 +71,7 @@ impl PlansArgs {
         let (name, given) =
             of_classes.or(found.given.first()).context("cannot write plans: nothing was chosen")?;
         let layer = question.default_setting().layer();
-        let settings = question.settings();
+        let settings = &question.settings;
         let mut groups: BTreeMap<Group<'_>, (Setting, Vec<&str>)> = BTreeMap::new();
         let (mut seen, mut others) = (BTreeSet::new(), BTreeSet::new());
         for row in rows {
@@ -122,10 +122,10 @@ impl PlansArgs {
                 "set {wanted}: chosen with `{name}` for {} of class {} at a halt cost of {}",
                 super::vms(vms.len()),
                 group.class,
-                duration(question.halt_cost().get() as f64),
+                duration(question.halt_cost.get() as f64),
             );
             let mut plan = Plan { advice, ..Plan::by_hand(*today, wanted, None) };
-            plan.conditions.halt_cost_ns = question.halt_cost().get();
+            plan.conditions.halt_cost_ns = question.halt_cost.get();
             newfile::write(&folder.join(&file), plan.to_toml()?.as_bytes())?;
             for &vm in vms {
                 plan_of.insert(vm, file.clone());

@@ -82,8 +82,10 @@ fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {
         for (layer, version, number) in sketch.rules() {
             settings += number;
             let layer = Layer::from_name(layer).context("a layer without a name")?;
-            let question = Question::new(layer, version, halt_cost, Fineness::Coarse)
-                .with_latency(args.latency.wakeup_latency);
+            let question = Question {
+                wakeup_latency: args.latency.wakeup_latency,
+                ..Question::new(layer, version, halt_cost, Fineness::Coarse)
+            };
             let (exact, found) = (question.costs(open()?)?, question.costs(sketch.clone())?);
             let pairs = || {
                 let today = std::iter::once((exact.today_ns, found.today_ns));
@@ -104,7 +106,7 @@ fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {
     Ok(Checked {
         recording: file.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
         bytes: size,
-        episodes: sketch.episodes(),
+        episodes: sketch.header().episodes,
         settings,
         largest_error: largest,
         optimum_error,
