@@ -1,8 +1,8 @@
 //! The configuration of `dwell control`: a TOML file and its drop-ins.
 
-use super::serve::Address;
+use super::serve::{Address, OFF};
 use super::tenants::{Vm, share};
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use dwell_cli::quantity;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::regular;
@@ -10,7 +10,6 @@ use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::{fmt, fs, io};
 
 /// What a file may set; what it does not keeps its default.
@@ -115,40 +114,6 @@ pub enum OnExit {
     Keep,
 }
 
-/// The file in which decisions are kept, if they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept(pub Option<PathBuf>);
-
-impl Kept {
-    /// A path that may be relative to the directory in which the program was started.
-    pub fn at(path: &Path) -> anyhow::Result<Kept> {
-        let path = std::path::absolute(path).with_context(|| format!("--log {}", path.display()))?;
-        ensure!(path.to_str().is_some(), "--log: the path {} is no UTF-8", path.display());
-        Ok(Kept(Some(path)))
-    }
-}
-
-impl fmt::Display for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(path) => path.display().fmt(f),
-            None => f.write_str("off"),
-        }
-    }
-}
-
-impl FromStr for Kept {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Kept> {
-        if text == "off" {
-            return Ok(Kept(None));
-        }
-        ensure!(text.starts_with('/'), "log: `{text}` is neither a path from the root on nor \"off\"");
-        Ok(Kept(Some(text.into())))
-    }
-}
-
 /// What is in force.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -169,8 +134,8 @@ pub struct Config {
     pub verify: Nanos,
     pub on_exit: OnExit,
     pub metrics: Address,
-    /// Where decisions are kept.
-    pub log: Kept,
+    /// The file in which decisions are kept, if they are.
+    pub log: Option<PathBuf>,
     /// Whose I/O threads are controlled.
     pub qemus: Vec<Qemu>,
     /// What VMs of the host layer count, and their limits; of a VM the first that it matches.
@@ -234,7 +199,7 @@ impl Config {
             verify: Some(format!("{:#}", self.verify)),
             on_exit: Some(self.on_exit),
             metrics: Some(self.metrics.clone()),
-            log: Some(self.log.to_string()),
+            log: Some(self.log.as_ref().map_or_else(|| OFF.to_owned(), |path| path.display().to_string())),
             qemu: self.qemus.clone(),
             vm: self.vms.clone(),
         })
@@ -341,10 +306,13 @@ impl File {
             verify: time("verify", self.verify.as_ref(), VERIFY)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
             metrics: self.metrics.unwrap_or_default(),
-            log: self.log.as_deref().map_or(Ok(Kept::default()), str::parse)?,
+            log: self.log.filter(|log| log != OFF).map(PathBuf::from),
             qemus: self.qemu,
             vms: self.vm,
         };
+        if let Some(log) = config.log.as_deref().filter(|log| !log.is_absolute()) {
+            bail!("log: `{}` is neither a path from the root on nor \"off\"", log.display());
+        }
         for (number, layer) in config.layers.iter().enumerate() {
             ensure!(!config.layers[..number].contains(layer), "layers: `{}` is given twice", layer.name());
         }
@@ -399,7 +367,7 @@ mod tests {
             cpu_limit: Nanos(12_345_678),
             on_exit: OnExit::Keep,
             metrics: "127.0.0.1:9469".parse().unwrap(),
-            log: "/var/log/decisions".parse().unwrap(),
+            log: Some("/var/log/decisions".into()),
             vms: ["web", "web2,weight=0,most-loss=12.5%"].map(|vm| vm.parse().unwrap()).to_vec(),
             qemus: vec![Qemu { qmp: "/run/a.qmp".to_owned() }, Qemu { qmp: "/run/b.qmp".to_owned() }],
             ..Config::read(None, Options::default()).unwrap()

@@ -1,15 +1,14 @@
 //! Decisions, what is made of them, and the end of control of a layer.
 
 use super::config::Mode;
-use super::iothread::{self, Look, Trouble};
+use super::iothread::{Look, Trouble};
 use super::layered::Layered;
-use super::machine::setting;
 use super::metrics::Reason;
 use super::observe::called;
 use super::words;
 use super::{Control, nanos};
 use crate::core::{Cause, Change, Observed};
-use dwell_knobs::lease::{SetError, Subject};
+use dwell_knobs::lease::SetError;
 use dwell_policy::Nanos;
 use std::time::Duration;
 
@@ -102,7 +101,7 @@ impl Control<'_> {
     /// The CPU time of this process but for what it does for others: whoever asks for figures is not to make
     /// decisions rare.
     pub(super) fn used(&self) -> Duration {
-        let serving = self.metrics.server.as_ref().map_or(Duration::ZERO, |server| server.cpu_time());
+        let serving = self.metrics.as_ref().map_or(Duration::ZERO, |server| server.cpu_time());
         self.world.cpu_time().saturating_sub(serving + self.answering)
     }
 
@@ -179,12 +178,9 @@ impl Control<'_> {
     /// Without control the setting may be changed by anybody: advice is over the one in force.
     fn follow_the_setting(&mut self, at: usize) -> anyhow::Result<()> {
         let layered = &self.layers[at];
-        let now = match &layered.subject {
-            Subject::Layer(layer) => setting(self.machine, *layer)?,
-            Subject::Iothread(target) => match iothread::find_one(self.machine, target) {
-                Ok(found) => found.setting,
-                Err(error) => return self.trouble(at, Trouble::Lost(format!("{error:#}"))),
-            },
+        let now = match (self.present(&layered.subject), layered.subject.iothread()) {
+            (Err(error), Some(_)) => return self.trouble(at, Trouble::Lost(format!("{error:#}"))),
+            (now, _) => now?,
         };
         if now != layered.controller.originals() {
             self.renew(at)?;

@@ -75,9 +75,9 @@ pub struct Slice {
 #[derive(Serialize)]
 pub struct ChangeWritten {
     /// Since control began.
-    at_ns: u64,
+    pub at_ns: u64,
     from: Values,
-    to: Values,
+    pub to: Values,
     pub writes: usize,
     #[serde(flatten)]
     cause: WhyWritten,
@@ -102,14 +102,6 @@ impl ChangeWritten {
             cause: WhyWritten::Decided(change.cause),
             reason,
         }
-    }
-
-    pub const fn at_ns(&self) -> u64 {
-        self.at_ns
-    }
-
-    pub const fn to(&self) -> &Values {
-        &self.to
     }
 }
 

@@ -171,12 +171,17 @@ impl Control<'_> {
         let machine = self.machine;
         let originals = lease::originals(open).context("the journal does not have the originals")?;
         let controller = self.controller(subject, originals)?;
-        let present = match subject {
-            Subject::Layer(layer) => setting(machine, *layer)?,
-            Subject::Iothread(target) => iothread::find_one(machine, target)?.setting,
-        };
+        let present = self.present(subject)?;
         let lease = Lease::adopt(machine, self.holder, subject, present, controller.candidates())?;
         Ok((controller.adopting(present)?, lease))
+    }
+
+    /// The setting in force.
+    pub(super) fn present(&self, subject: &Subject) -> anyhow::Result<Setting> {
+        match subject {
+            Subject::Layer(layer) => setting(self.machine, *layer),
+            Subject::Iothread(target) => Ok(iothread::find_one(self.machine, target)?.setting),
+        }
     }
 
     /// A layer as at its start, but what it did is kept.

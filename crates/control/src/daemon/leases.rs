@@ -1,8 +1,8 @@
 //! The ends of leases: originals that are restored, and settings that stay.
 
+use super::Control;
 use super::notes::Notes;
 use super::socket::{self, Ask};
-use super::{Control, directory};
 use anyhow::{Context, ensure};
 use dwell_knobs::change::{self, Reverted};
 use dwell_knobs::journal::{self, JournalError, Readable};
@@ -41,7 +41,7 @@ pub fn stop(
     let (holder, stopped) = match Holder::begin(machine, state_directory) {
         Ok(holder) => (holder, Stopped::Nothing),
         Err(JournalError::Controlled { .. }) => {
-            socket::ask(&directory(machine, state_directory), Ask::Stop)?;
+            socket::ask(&machine.path(state_directory), Ask::Stop, socket::LONG)?;
             let holder = Holder::begin_within(machine, state_directory, LONGEST_END);
             (holder.context("it was asked to end, and has not ended yet")?, Stopped::Running)
         }

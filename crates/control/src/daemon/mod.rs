@@ -31,7 +31,7 @@ pub mod words;
 mod world;
 
 use anyhow::{anyhow, ensure};
-use config::{Config, Kept, Mode, OnExit};
+use config::{Config, Mode, OnExit};
 use decisions::Log;
 use dwell_knobs::condition;
 use dwell_knobs::lease::{Holder, Lease, Subject};
@@ -43,10 +43,11 @@ pub use iothread::{kernel_thread, usage};
 use layered::Layered;
 pub use leases::{Stopped, stop};
 use machine::{here, refuse_other_driver, setting};
-use metrics::{OfLayer, Published, Tally};
+use metrics::{OfLayer, Tally};
 pub use notes::Notes;
 use qemus::{Qemu, QemuState};
 use serde_json::json;
+use serve::Server;
 use socket::Ask;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -96,7 +97,7 @@ pub fn run(task: &Task<'_>) -> anyhow::Result<End> {
 
 /// The same in a world.
 fn control(scene: &Scene<'_>, task: &Task<'_>, config: Config) -> anyhow::Result<End> {
-    let metrics = Metrics::of(&config, scene.notes)?;
+    let metrics = serve(&config, scene.notes)?;
     let mut control = Control::begin(*scene, config, metrics)?;
     scene.world.tell("READY=1");
     let ended = control.until_told(task);
@@ -121,7 +122,8 @@ struct Control<'a> {
     config: Config,
     layers: Vec<Layered>,
     qemus: Vec<Qemu>,
-    metrics: Metrics,
+    /// Figures for those who ask over HTTP.
+    metrics: Option<Rc<Server>>,
     log: Option<Log<'a>>,
     notes: Notes<'a>,
     /// What the service manager was told last.
@@ -134,30 +136,22 @@ struct Control<'a> {
     answering: Duration,
 }
 
-/// Figures for those who ask over HTTP.
-struct Metrics {
-    published: Published,
-    server: Option<Rc<serve::Server>>,
-}
-
-impl Metrics {
-    fn of(config: &Config, notes: Notes<'_>) -> anyhow::Result<Metrics> {
-        let published = Published::new();
-        let server = serve::Server::start(&config.metrics, published.clone())?;
-        if let Some(server) = &server {
-            notes.say(&"metrics", &format!("served at {}", server.address()));
-        }
-        Ok(Metrics { published, server: server.map(Rc::new) })
+/// The server of metrics, if there is one.
+fn serve(config: &Config, notes: Notes<'_>) -> anyhow::Result<Option<Rc<Server>>> {
+    let server = Server::start(&config.metrics)?.map(Rc::new);
+    if let Some(server) = &server {
+        notes.say(&"metrics", &format!("served at {}", server.address()));
     }
+    Ok(server)
 }
 
 impl<'a> Control<'a> {
-    fn begin(scene: Scene<'a>, config: Config, metrics: Metrics) -> anyhow::Result<Control<'a>> {
+    fn begin(scene: Scene<'a>, config: Config, metrics: Option<Rc<Server>>) -> anyhow::Result<Control<'a>> {
         let Scene { machine, holder, world, notes } = scene;
         let layers = layers(machine, &config)?;
         let qemus = || qemus(&config);
         let qemus = qemus().map(|qemu| Qemu::new(&qemu.qmp)).collect();
-        let log = open_log(&config.log, notes)?;
+        let log = open_log(&config, notes)?;
         let mut control = Control {
             machine,
             holder,
@@ -266,8 +260,8 @@ impl<'a> Control<'a> {
                 continue;
             }
             self.tell_state();
-            if self.metrics.server.is_some() {
-                self.metrics.published.publish(self.snapshot());
+            if let Some(server) = &self.metrics {
+                server.publish(self.snapshot());
             }
         }
     }
@@ -328,11 +322,8 @@ impl<'a> Control<'a> {
         let Control { machine, holder, world, notes, .. } = *self;
         let scene = Scene { machine, holder, world, notes };
         let before = Config { metrics: config.metrics.clone(), ..self.config.clone() };
-        let (server, published) = (self.metrics.server.take(), self.metrics.published.clone());
-        let begin = |config| {
-            let metrics = Metrics { published: published.clone(), server: server.clone() };
-            Control::begin(scene, config, metrics)
-        };
+        let metrics = self.metrics.take();
+        let begin = |config| Control::begin(scene, config, metrics.clone());
         *self = match begin(config) {
             Ok(control) => control,
             Err(error) => {
@@ -354,7 +345,7 @@ impl<'a> Control<'a> {
         if config == self.config {
             return Ok(None);
         }
-        open_log(&config.log, self.notes)?;
+        open_log(&config, self.notes)?;
         for layer in layers(self.machine, &config)? {
             refuse_other_driver(self.machine, layer)?;
             setting(self.machine, layer)?;
@@ -366,7 +357,7 @@ impl<'a> Control<'a> {
             }
         }
         if config.metrics != self.config.metrics {
-            self.metrics = Metrics::of(&config, self.notes)?;
+            self.metrics = serve(&config, self.notes)?;
         }
         Ok(Some(config))
     }
@@ -428,13 +419,8 @@ fn stays(error: &anyhow::Error) -> String {
     format!("dwell: the configuration stays as it was: {error:#}")
 }
 
-fn open_log<'a>(kept: &Kept, notes: Notes<'a>) -> anyhow::Result<Option<Log<'a>>> {
-    kept.0.as_deref().map(|path| Log::open(path, notes)).transpose()
-}
-
-/// The directory of the socket of a controller.
-pub fn directory(machine: &dyn Writable, state_directory: &str) -> PathBuf {
-    machine.path(state_directory)
+fn open_log<'a>(config: &Config, notes: Notes<'a>) -> anyhow::Result<Option<Log<'a>>> {
+    config.log.as_deref().map(|path| Log::open(path, notes)).transpose()
 }
 
 /// The CPU time of this process.

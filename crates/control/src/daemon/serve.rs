@@ -5,7 +5,7 @@
 //! the oldest. The thread looks around at most 100 times a second and accepts one client each time, so that
 //! no number of clients takes CPU time from control, with which it shares the quota of the service.
 
-use super::metrics::Published;
+use super::metrics::{Published, Snapshot};
 use anyhow::{Context, bail};
 use dwell_machine::threads;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -47,7 +47,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-const OFF: &str = "off";
+pub(super) const OFF: &str = "off";
 const UNIX: &str = "unix:";
 
 impl FromStr for Address {
@@ -94,6 +94,7 @@ impl fmt::Display for Address {
 /// Serves until it is dropped.
 pub(super) struct Server {
     address: Address,
+    published: Published,
     stop: Arc<OwnedFd>,
     /// CPU time of the thread \[ns\].
     cpu_ns: Arc<AtomicU64>,
@@ -102,7 +103,7 @@ pub(super) struct Server {
 
 impl Server {
     /// `None` where metrics are off.
-    pub(super) fn start(address: &Address, published: Published) -> anyhow::Result<Option<Server>> {
+    pub(super) fn start(address: &Address) -> anyhow::Result<Option<Server>> {
         let context = || format!("cannot serve metrics at {address}");
         let (listener, bound): (OwnedFd, Address) = match address {
             Address::Off => return Ok(None),
@@ -126,22 +127,28 @@ impl Server {
         ioctl_fionbio(&listener, true).with_context(context)?;
         let stop =
             Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).with_context(context)?);
-        let cpu_ns = Arc::default();
+        let (cpu_ns, published) = (Arc::default(), Published::new());
         let clients = Clients {
             listener,
             stop: Arc::clone(&stop),
             cpu_ns: Arc::clone(&cpu_ns),
-            published,
+            published: published.clone(),
             clients: VecDeque::new(),
             answer: None,
         };
         let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || clients.serve());
-        Ok(Some(Server { address: bound, stop, cpu_ns, thread: Some(thread.with_context(context)?) }))
+        let thread = Some(thread.with_context(context)?);
+        Ok(Some(Server { address: bound, published, stop, cpu_ns, thread }))
     }
 
     /// Where it listens, with the port that the kernel has chosen for port 0.
     pub(super) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// What is served from now on.
+    pub(super) fn publish(&self, snapshot: Snapshot) {
+        self.published.publish(snapshot);
     }
 
     /// The CPU time of its thread.
@@ -326,7 +333,7 @@ mod tests {
 
     fn server() -> (Server, SocketAddr) {
         let address = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(&address, Published::new()).unwrap().unwrap();
+        let server = Server::start(&address).unwrap().unwrap();
         let Address::Tcp(at) = *server.address() else { panic!("{}", server.address()) };
         (server, at)
     }
@@ -386,15 +393,15 @@ mod tests {
         let address = Address::Unix(path.clone());
         // As a killed controller leaves it.
         drop(UnixListener::bind(&path).unwrap());
-        let server = Server::start(&address, Published::new()).unwrap().unwrap();
+        let server = Server::start(&address).unwrap().unwrap();
         assert!(ask(UnixStream::connect(&path).unwrap(), GET).ends_with("# EOF\n"));
-        assert!(Server::start(&address, Published::new()).is_err());
+        assert!(Server::start(&address).is_err());
         drop(server);
         assert!(!path.exists());
         fs::write(&path, "mine").unwrap();
-        assert!(Server::start(&address, Published::new()).is_err());
+        assert!(Server::start(&address).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
-        assert!(Server::start(&Address::Off, Published::new()).unwrap().is_none());
+        assert!(Server::start(&Address::Off).unwrap().is_none());
     }
 
     #[test]

@@ -89,13 +89,11 @@ impl Drop for Server {
     }
 }
 
-/// Asks the controller of a state directory.
-pub fn ask(directory: &Path, ask: Ask) -> anyhow::Result<Value> {
-    ask_within(directory, ask, 10 * PATIENCE)
-}
+/// How long to wait for an answer, unless there is a reason to wait for less.
+pub const LONG: Duration = Duration::from_secs(10);
 
-/// As [`ask`], and waits no longer for the answer.
-pub fn ask_within(directory: &Path, ask: Ask, patience: Duration) -> anyhow::Result<Value> {
+/// Asks the controller of a state directory, and waits no longer for the answer.
+pub fn ask(directory: &Path, ask: Ask, patience: Duration) -> anyhow::Result<Value> {
     let path = directory.join(NAME);
     let mut stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
@@ -124,7 +122,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::bind(folder.path()).unwrap();
         let asked = std::thread::scope(|scope| {
-            let client = scope.spawn(|| ask(folder.path(), Ask::Resume));
+            let client = scope.spawn(|| ask(folder.path(), Ask::Resume, LONG));
             let mut asked = None;
             while asked.is_none() {
                 server.answer(|ask| {
@@ -137,7 +135,9 @@ mod tests {
         });
         assert_eq!(asked, Some(Ask::Resume));
         drop(server);
-        assert!(ask(folder.path(), Ask::Status).unwrap_err().to_string().contains("no dwell control runs"));
+        assert!(
+            ask(folder.path(), Ask::Status, LONG).unwrap_err().to_string().contains("no dwell control runs")
+        );
         Server::bind(folder.path()).unwrap();
     }
 }

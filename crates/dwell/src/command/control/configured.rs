@@ -4,8 +4,8 @@ use super::Args;
 use crate::command::iothread::socket;
 use crate::model::{ModelArgs, Whose};
 use crate::output;
-use anyhow::bail;
-use dwell_control::daemon::config::{self, Config, Kept, Options};
+use anyhow::{Context, bail, ensure};
+use dwell_control::daemon::config::{self, Config, Options};
 use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
 use dwell_recording::with_causes;
@@ -32,7 +32,10 @@ pub(super) fn configuration(args: &Args) -> anyhow::Result<Config> {
     let mut config = Config::read(args.config.as_deref().or(config::default_file()), options)?;
     config.calibrated_latency = calibrated_latency();
     if let Some(log) = &args.log {
-        config.log = Kept::at(log)?;
+        // It may be relative to the directory in which the program was started.
+        let path = std::path::absolute(log).with_context(|| format!("--log {}", log.display()))?;
+        ensure!(path.to_str().is_some(), "--log: the path {} is no UTF-8", path.display());
+        config.log = Some(path);
     }
     for qmp in &args.qmp {
         let qmp = socket(qmp)?;

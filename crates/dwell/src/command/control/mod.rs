@@ -19,6 +19,7 @@ use dwell_control::daemon::config::Mode;
 use dwell_control::daemon::socket::{self, Ask};
 use dwell_control::daemon::tenants::Vm;
 use dwell_control::daemon::{self, Notes, Stopped};
+use dwell_machine::Writable as _;
 use dwell_policy::Nanos;
 use replay::Observe;
 use std::path::{Path, PathBuf};
@@ -208,8 +209,8 @@ fn line(text: &str) {
 }
 
 fn resume(state: &StateArgs) -> Outcome {
-    let directory = daemon::directory(&state.machine()?, &state.state_dir);
-    output::json(&socket::ask(&directory, Ask::Resume)?)?;
+    let directory = state.machine()?.path(&state.state_dir);
+    output::json(&socket::ask(&directory, Ask::Resume, socket::LONG)?)?;
     Ok(Answer::Yes)
 }
 
@@ -224,7 +225,7 @@ fn stop(args: &StopArgs) -> Outcome {
 
 /// What the controller of a state directory does.
 pub(super) fn status(directory: &Path, format: Format) -> Outcome {
-    let status = socket::ask(directory, Ask::Status)?;
+    let status = socket::ask(directory, Ask::Status, socket::LONG)?;
     match format {
         Format::Json => output::json(&status)?,
         Format::Table => output::text(&status::text(&status))?,
@@ -237,7 +238,7 @@ pub(super) fn status(directory: &Path, format: Format) -> Outcome {
 pub(crate) fn lines(directory: &Path) -> Vec<String> {
     // Whoever asks has a screen to draw.
     const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
-    match socket::ask_within(directory, Ask::Status, PATIENCE) {
+    match socket::ask(directory, Ask::Status, PATIENCE) {
         Ok(status) => status::of_status(&status),
         Err(_) => vec![],
     }

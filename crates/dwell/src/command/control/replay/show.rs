@@ -22,8 +22,8 @@ pub(super) fn costs(simulated: &Simulated) -> Vec<Slice> {
 
 pub(super) fn changes(controlled: &Controlled) -> Table {
     Table::of(&controlled.changes)
-        .column(Column::number("after", "at_ns"), |change| Cell::Nanos(change.at_ns() as f64))
-        .column(Column::text("setting", "setting"), |change| change.to().to_string())
+        .column(Column::number("after", "at_ns"), |change| Cell::Nanos(change.at_ns as f64))
+        .column(Column::text("setting", "setting"), |change| change.to.to_string())
         .column(Column::number("writes", "writes"), |change| change.writes)
         .column(Column::text("change and reason", "reason"), |change| change.reason.clone())
         .table()
@@ -57,7 +57,7 @@ pub(super) fn words(controlled: &Controlled) -> String {
     text += &output::wrapped(&format!("originals: {}", controlled.originals));
     text += "\n";
     for change in &controlled.changes {
-        let at = format!("{:>9}  ", duration(change.at_ns() as f64));
+        let at = format!("{:>9}  ", duration(change.at_ns as f64));
         text += &output::hanging(&at, &" ".repeat(at.len()), &change.reason);
     }
     let writes: usize = controlled.changes.iter().map(|change| change.writes).sum();
