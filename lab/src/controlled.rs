@@ -44,7 +44,7 @@ impl VmController {
         Ok(VmController {
             controller: Controller::new(originals, terms)?,
             late: terms.late,
-            looks: Looks::new(),
+            looks: Looks::default(),
             drawn: Drawn::new(DRAWN),
             random: SplitMix64::new(1),
         })

@@ -89,7 +89,7 @@ fn run(vcpus: u64, wakeups_per_s: u64, seconds: u64) -> Run {
     let most = DRAWN / all.len();
     let terms = Terms { late: LATE, ..Terms::at(Nanos(20_000)) };
     let mut controller = Controller::new(originals, terms).expect("a rule that can be replayed");
-    let (mut looks, mut drawn) = (Looks::new(), vec![Drawn::new(most); all.len()]);
+    let (mut looks, mut drawn) = (Looks::default(), vec![Drawn::new(most); all.len()]);
     let (mut random, mut run, mut simulated_ns) = (SplitMix64::new(1), Run::default(), 0);
     let (begun, mut before_ns, mut spent_ns) = (Instant::now(), used_ns(), 0);
     let first_ns = before_ns;

@@ -10,7 +10,7 @@ use dwell_policy::{Layer, Nanos};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let halt_cost = Nanos::from_micros(20);
     let originals = Setting::defaults(Layer::Host, Version::new(6, 18));
-    let mut simulation = Simulation::new(originals, Terms::at(halt_cost), Observation::Episodes, 1)?;
+    let mut simulation = Simulation::new(originals, Terms::at(halt_cost), Observation::Episodes, 1, &[])?;
     let mut now_ns = 0;
     while now_ns < 12_000_000_000 {
         let idle_ns = if now_ns / 3_000_000_000 % 2 == 0 { 12_000 } else { 150_000 };

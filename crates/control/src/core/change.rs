@@ -1,7 +1,7 @@
 //! What a controller answers: a change of the setting, and why.
 
 use crate::core::trust::Apart;
-use dwell_policy::param::Setting;
+use dwell_policy::param::{Param, Setting};
 use dwell_stats::Interval;
 use serde::Serialize;
 
@@ -26,7 +26,13 @@ impl Change {
 
 /// How many parameters differ between two settings.
 pub(crate) fn writes(from: &Setting, to: &Setting) -> usize {
-    from.iter().zip(to.iter()).filter(|(from, to)| from.1 != to.1).count()
+    differing(from, to).count()
+}
+
+/// The parameters that differ between two settings, and their values.
+pub(crate) fn differing(from: &Setting, to: &Setting) -> impl Iterator<Item = (&'static Param, i64, i64)> {
+    let both = from.iter().zip(to.iter()).map(|((param, from), (_, to))| (param, from, to));
+    both.filter(|(_, from, to)| from != to)
 }
 
 /// Why a setting is changed. Costs are polling CPU plus halts at their cost, of a mean episode \[ns\].

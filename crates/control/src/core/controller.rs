@@ -44,8 +44,6 @@ pub struct Controller {
     /// Whether a glance has shown that the load may be another one.
     another_load: bool,
     checks: Checks,
-    /// What the cost of the last period may be of that under the originals for the work that was done.
-    worth: f64,
     /// The setting that was advised last, where changes are advised and not made.
     advised: Option<Setting>,
 }
@@ -72,7 +70,6 @@ impl Controller {
             glances: Glances::default(),
             another_load: false,
             checks,
-            worth: 1.0,
             advised: None,
         })
     }
@@ -99,10 +96,10 @@ impl Controller {
         self.pace.next_ns()
     }
 
-    /// What the cost of the last period may be of that under the originals: more than 1 where turns have found a closed
-    /// loop, in which more is done under the setting in force.
-    pub fn worth(&self) -> f64 {
-        self.worth
+    /// What the cost of a period may be of that under the originals: more than 1 where turns have found a closed loop, in
+    /// which more is done under the setting in force.
+    pub(crate) fn worth(&self) -> f64 {
+        self.checks.worth(&self.present)
     }
 
     /// The setting that control began with.
@@ -308,7 +305,7 @@ impl Controller {
                 (*to, present)
             }
             Some((to, _)) => (*to, originals),
-            None if self.checks.worth(&present) > 1.0 => (originals, present),
+            None if self.worth() > 1.0 => (originals, present),
             None => (present, originals),
         };
         let new = chosen.map_or(&present, |(to, _)| to);
@@ -350,8 +347,7 @@ impl Controller {
     /// What to do, and whether there is next to nothing to gain.
     fn judge(&mut self, now_ns: u64, period: &Period) -> (Option<(Setting, Cause)>, bool) {
         let (originals, controlled) = (self.originals(), self.is_controlled());
-        self.worth = self.checks.worth(&self.present);
-        let originals_ns = period.originals_ns * self.worth;
+        let originals_ns = period.originals_ns * self.worth();
         let free = self.checks.are_free();
         let loss = self.account.book(now_ns, period.part.cost_ns, originals_ns, controlled, free);
         let glanced = std::mem::take(&mut self.another_load);

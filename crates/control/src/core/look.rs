@@ -25,11 +25,6 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// The first look is the first decision's.
-    pub const fn new() -> Looks {
-        Looks { every_ns: SHORTEST_NS, next_ns: SHORTEST_NS }
-    }
-
     /// When to look next, if no decision comes before \[ns\].
     pub const fn next_ns(&self) -> u64 {
         self.next_ns
@@ -46,8 +41,9 @@ impl Looks {
 }
 
 impl Default for Looks {
+    /// The first look is the first decision's.
     fn default() -> Looks {
-        Looks::new()
+        Looks { every_ns: SHORTEST_NS, next_ns: SHORTEST_NS }
     }
 }
 
@@ -85,7 +81,7 @@ mod tests {
 
     #[test]
     fn looks_are_as_long_as_it_takes_to_see_a_stretch() {
-        let mut looks = Looks::new();
+        let mut looks = Looks::default();
         let mut at = |files, episodes| {
             let now = looks.next_ns();
             looks.looked(now, files, episodes);

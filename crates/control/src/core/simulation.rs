@@ -46,8 +46,6 @@ pub struct Simulated {
     pub decisions: u64,
     /// The cost of each tenth of a second under control, under the originals and of the optimum \[ns\].
     pub tenths_ns: Vec<[f64; 3]>,
-    /// The cost of each period between two decisions.
-    pub periods: Vec<Spent>,
     pub idlers: Vec<OfIdler>,
 }
 
@@ -73,23 +71,6 @@ impl Simulated {
         let all = self.tenths_ns.windows(number).map(sum);
         all.max_by(|a, b| over(a).total_cmp(&over(b))).unwrap_or_default()
     }
-}
-
-/// The time between two decisions, and what it cost.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spent {
-    /// From the decision before \[ns\] …
-    pub from_ns: u64,
-    /// … to this one.
-    pub to_ns: u64,
-    /// Whether another setting than the originals was in force.
-    pub controlled: bool,
-    /// The cost under control \[ns\].
-    pub controlled_ns: f64,
-    /// The cost under the originals \[ns\].
-    pub originals_ns: f64,
-    /// The latter as the controller predicted it, times [`Controller::worth`] \[ns\].
-    pub predicted_ns: f64,
 }
 
 /// One idler of a simulation.
@@ -146,13 +127,11 @@ pub struct Simulation {
     looks: Looks,
     random: SplitMix64,
     started_ns: Option<u64>,
-    /// Since the last decision, at which these were the counts so far.
-    decided: (u64, Counts, Counts),
     result: Simulated,
 }
 
 impl Simulation {
-    /// Of so many idlers, all under `originals` at first.
+    /// Of so many idlers, all under `originals` at first; the first of them are these `tenants`.
     ///
     /// # Errors
     /// [`RuleError`] if the rule cannot be replayed.
@@ -161,26 +140,21 @@ impl Simulation {
         terms: Terms,
         observation: Observation,
         idlers: usize,
+        tenants: &[Tenant],
     ) -> Result<Simulation, RuleError> {
         Ok(Simulation {
             controller: Controller::new(originals, terms)?,
             terms,
             observation,
-            tenants: vec![],
+            tenants: tenants.to_vec(),
             idlers: vec![],
             most: KEPT / idlers.max(1),
             most_drawn: DRAWN.min(2 * DRAWN / idlers.max(1)).max(1),
-            looks: Looks::new(),
+            looks: Looks::default(),
             random: SplitMix64::new(1),
             started_ns: None,
-            decided: (0, Counts::default(), Counts::default()),
             result: Simulated::default(),
         })
-    }
-
-    /// The same, of idlers with these weights and limits.
-    pub fn with_tenants(self, tenants: &[Tenant]) -> Simulation {
-        Simulation { tenants: tenants.to_vec(), ..self }
     }
 
     /// The next episode. Episodes come in the order of their starts.
@@ -193,27 +167,10 @@ impl Simulation {
             None => {
                 self.controller.start(start_ns);
                 self.result.started_ns = start_ns;
-                self.decided.0 = start_ns;
                 *self.started_ns.insert(start_ns)
             }
         };
-        loop {
-            let decision_ns = self.controller.next_at_ns();
-            let look_ns = match self.observation {
-                Observation::Episodes => u64::MAX,
-                Observation::Statistics => self.looks.next_ns().saturating_add(self.result.started_ns),
-            };
-            let at_ns = decision_ns.min(look_ns);
-            if at_ns > start_ns {
-                break;
-            }
-            if self.observation == Observation::Statistics {
-                self.look(at_ns);
-            }
-            if decision_ns == at_ns {
-                self.decide();
-            }
-        }
+        while self.step(start_ns) {}
         while self.idlers.len() <= idler {
             self.result.idlers.push(OfIdler::default());
             self.idlers.push(Idler {
@@ -242,6 +199,26 @@ impl Simulation {
         let tenth = usize::try_from(start_ns.saturating_sub(started_ns) / TENTH_NS).unwrap_or(usize::MAX);
         self.book(idler, tenth, episode, &did, &otherwise);
         Ok(())
+    }
+
+    /// Looks and decides, where that is due next and before this time \[ns\].
+    fn step(&mut self, until_ns: u64) -> bool {
+        let decision_ns = self.controller.next_at_ns();
+        let look_ns = match self.observation {
+            Observation::Episodes => u64::MAX,
+            Observation::Statistics => self.looks.next_ns().saturating_add(self.result.started_ns),
+        };
+        let at_ns = decision_ns.min(look_ns);
+        if at_ns > until_ns {
+            return false;
+        }
+        if self.observation == Observation::Statistics {
+            self.look(at_ns);
+        }
+        if decision_ns == at_ns {
+            self.decide();
+        }
+        true
     }
 
     fn book(&mut self, idler: usize, tenth: usize, episode: Episode, did: &Counts, otherwise: &Counts) {
@@ -274,61 +251,30 @@ impl Simulation {
 
     fn decide(&mut self) {
         let now_ns = self.controller.next_at_ns();
-        let mut observed: Vec<Observed> = match self.observation {
+        let of = |(number, idler): (u64, &mut Idler)| match self.observation {
             Observation::Episodes => {
-                let of = |(number, idler): (u64, &mut Idler)| {
-                    Observed::new(number, std::mem::take(&mut idler.counted), idler.seen.take())
-                };
-                (0..).zip(&mut self.idlers).map(of).collect()
+                Observed::new(number, std::mem::take(&mut idler.counted), idler.seen.take())
             }
             Observation::Statistics => {
-                let of = |(number, idler): (u64, &mut Idler)| {
-                    let (counted, drawn) = idler.drawn.take();
-                    Observed::drawn(number, counted, drawn)
-                };
-                (0..).zip(&mut self.idlers).map(of).collect()
+                let (counted, drawn) = idler.drawn.take();
+                Observed::drawn(number, counted, drawn)
             }
         };
+        let mut observed: Vec<Observed> = (0..).zip(&mut self.idlers).map(of).collect();
         observed.iter_mut().zip(&self.tenants).for_each(|(one, tenant)| one.tenant = *tenant);
         self.result.decisions += 1;
-        let controlled = self.controller.status(now_ns).present != self.controller.originals();
         let change = self.controller.decide(now_ns, &observed);
         for veto in self.controller.vetoes() {
             let idler = usize::try_from(veto.idler).ok();
-            idler
-                .and_then(|idler| self.result.idlers.get_mut(idler))
-                .into_iter()
-                .for_each(|one| one.vetoes += 1);
+            if let Some(one) = idler.and_then(|idler| self.result.idlers.get_mut(idler)) {
+                one.vetoes += 1;
+            }
         }
-        self.spend(now_ns, controlled);
         if let Some(change) = change {
             self.idlers.iter_mut().for_each(|idler| idler.controlled.set(&change.to));
             self.controller.changed(&change);
             self.result.changes.push(change);
         }
-    }
-
-    /// Adds the period that ends now.
-    fn spend(&mut self, now_ns: u64, controlled: bool) {
-        let so_far = [self.result.controlled, self.result.originals];
-        let (from_ns, did, otherwise) = std::mem::replace(&mut self.decided, (now_ns, so_far[0], so_far[1]));
-        let cost = |now: &Counts, before: &Counts| {
-            now.cost_ns(self.terms.halt_cost).saturating_sub(before.cost_ns(self.terms.halt_cost)) as f64
-        };
-        self.result.periods.push(Spent {
-            from_ns,
-            to_ns: now_ns,
-            controlled,
-            controlled_ns: cost(&so_far[0], &did),
-            originals_ns: cost(&so_far[1], &otherwise),
-            predicted_ns: self
-                .controller
-                .seen()
-                .iter()
-                .filter_map(|seen| Some(seen.costs?.originals / seen.share))
-                .sum::<f64>()
-                * self.controller.worth(),
-        });
     }
 
     /// What came of it.
@@ -350,8 +296,7 @@ pub fn simulate(
     tenants: &[Tenant],
     progress: &dyn Fn(u64),
 ) -> Result<Simulated, ReplayError> {
-    let simulation = Simulation::new(originals, terms, observation, source.idlers())?;
-    let mut simulation = simulation.with_tenants(tenants);
+    let mut simulation = Simulation::new(originals, terms, observation, source.idlers(), tenants)?;
     let mut failed = None;
     let mut ended_ns: Vec<Option<u64>> = vec![None; source.idlers()];
     source.visit(0..u64::MAX, &mut |batch| {
@@ -405,6 +350,61 @@ mod tests {
         setting
     }
 
+    /// The time between two decisions, and what it cost.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct Spent {
+        /// From the decision before \[ns\] …
+        from_ns: u64,
+        /// … to this one.
+        to_ns: u64,
+        /// Whether another setting than the originals was in force.
+        controlled: bool,
+        /// The cost under control, and under the originals as the controller predicted it, times what may be paid for the
+        /// work done \[ns\].
+        controlled_ns: f64,
+        predicted_ns: f64,
+    }
+
+    /// A simulation of one idler, and its time from decision to decision.
+    struct Watched {
+        simulation: Simulation,
+        decided: Spent,
+        periods: Vec<Spent>,
+    }
+
+    impl Watched {
+        fn new(originals: Setting, terms: Terms, observation: Observation) -> Watched {
+            let simulation = Simulation::new(originals, terms, observation, 1, &[]).unwrap();
+            Watched { simulation, decided: Spent::default(), periods: vec![] }
+        }
+
+        fn episode(&mut self, start_ns: u64, episode: Episode) {
+            while self.simulation.started_ns.is_some() {
+                let Simulation { controller, result, .. } = &self.simulation;
+                let (to_ns, decisions) = (controller.next_at_ns(), result.decisions);
+                if to_ns > start_ns {
+                    break;
+                }
+                let controlled = controller.status(to_ns).present != controller.originals();
+                let worth = controller.worth();
+                self.simulation.step(start_ns);
+                let Simulation { controller, result, .. } = &self.simulation;
+                if result.decisions == decisions {
+                    continue;
+                }
+                let seen = controller.seen().iter();
+                let predicted: f64 = seen.filter_map(|seen| Some(seen.costs?.originals / seen.share)).sum();
+                let (so_far, predicted_ns) = (cost(&result.controlled), predicted * worth);
+                let Spent { to_ns: from_ns, controlled_ns: before, .. } = self.decided;
+                let controlled_ns = so_far - before;
+                self.periods.push(Spent { from_ns, to_ns, controlled, controlled_ns, predicted_ns });
+                self.decided = Spent { to_ns, controlled_ns: so_far, ..Spent::default() };
+            }
+            self.simulation.episode(0, start_ns, episode).unwrap();
+            assert_eq!(self.periods.len() as u64, self.simulation.result.decisions);
+        }
+    }
+
     /// Episodes with busy times between them, from one phase after the other.
     fn run(layer: Layer, observation: Observation, phases: &[Phase], seed: u64) -> (Simulated, Controller) {
         run_with(Terms::at(K), originals(layer), observation, phases, seed)
@@ -417,19 +417,29 @@ mod tests {
         phases: &[Phase],
         seed: u64,
     ) -> (Simulated, Controller) {
-        let mut simulation = Simulation::new(originals, terms, observation, 1).unwrap();
+        let Watched { simulation, .. } = watched(terms, originals, observation, phases, seed);
+        (simulation.result, simulation.controller)
+    }
+
+    fn watched(
+        terms: Terms,
+        originals: Setting,
+        observation: Observation,
+        phases: &[Phase],
+        seed: u64,
+    ) -> Watched {
+        let mut all = Watched::new(originals, terms, observation);
         let mut random = SplitMix64::new(seed);
         let mut now = 0;
         for phase in phases {
             let end = now + phase.ns;
             while now < end {
                 let idle = phase.idle(&mut random);
-                simulation.episode(0, now, Episode::of(idle)).unwrap();
+                all.episode(now, Episode::of(idle));
                 now += idle + phase.busy_ns;
             }
         }
-        let Simulation { controller, result, .. } = simulation;
-        (result, controller)
+        all
     }
 
     /// A load for a time.
@@ -546,7 +556,8 @@ mod tests {
             let verify = verified.then_some(Nanos(5_000_000_000));
             let terms = Terms { verify, ..Terms::at(K) };
             let originals = if from_never { never(layer) } else { originals(layer) };
-            let (simulated, controller) = run_with(terms, originals, observation, &phases, seed);
+            let Watched { simulation, periods, .. } = watched(terms, originals, observation, &phases, seed);
+            let (simulated, controller) = (simulation.result, simulation.controller);
             let permitted = crate::core::tests::permitted(controller.candidates());
             for change in &simulated.changes {
                 for ((param, value), (name, least, most)) in change.to.iter().zip(&permitted) {
@@ -557,15 +568,16 @@ mod tests {
                 let minute = simulated.changes[place..].iter().take_while(|later| later.at_ns < change.at_ns + MINUTE_NS);
                 prop_assert!(minute.map(Change::writes).sum::<usize>() <= MOST_WRITES);
             }
-            prop_assert!(beyond_the_bound(&simulated) <= 0.0, "by {} ns", beyond_the_bound(&simulated));
+            prop_assert!(beyond_the_bound(&periods) <= 0.0, "by {} ns", beyond_the_bound(&periods));
         }
     }
 
     /// One idler that gains by never polling, as no rule knows which of its episodes will be short, and one,
     /// of few and short episodes, that loses by it.
     fn two_tenants(other: Tenant) -> Simulated {
-        let simulation = Simulation::new(originals(Layer::Host), Terms::at(K), Observation::Episodes, 2);
-        let mut simulation = simulation.unwrap().with_tenants(&[Tenant::default(), other]);
+        let (originals, tenants) = (originals(Layer::Host), [Tenant::default(), other]);
+        let mut simulation =
+            Simulation::new(originals, Terms::at(K), Observation::Episodes, 2, &tenants).unwrap();
         let (mut random, mut next) = (SplitMix64::new(1), [0, 0]);
         while next[0].min(next[1]) < 10_000_000_000 {
             let idler = usize::from(next[1] < next[0]);
@@ -606,10 +618,10 @@ mod tests {
                 let verify = (seed % 2 == 1).then_some(Nanos(5_000_000_000));
                 let terms = Terms { verify, ..Terms::at(K) };
                 let originals = if seed < 4 { originals(layer) } else { never(layer) };
-                let simulated = against(terms, originals, 14, seed, 8_000 + 4_000 * seed);
+                let (simulated, periods) = against(terms, originals, 14, seed, 8_000 + 4_000 * seed);
                 let is_loss = |change: &&Change| matches!(change.cause, Cause::Loss { .. });
                 losses += simulated.changes.iter().filter(is_loss).count();
-                assert!(beyond_the_bound(&simulated) <= 0.0, "by {} ns", beyond_the_bound(&simulated));
+                assert!(beyond_the_bound(&periods) <= 0.0, "by {} ns", beyond_the_bound(&periods));
             }
             assert!(losses >= 6, "{layer:?}: {losses}");
         }
@@ -672,8 +684,7 @@ mod tests {
     /// By how much 10 s of whole periods, or less, cost more than the account permits: 1.01 times the
     /// originals as predicted, 1 % of what they cost in the costliest 10 s, the loss of one period, and that
     /// of [`MOST_TRIALS`] more of 10 ms; at most \[ns\].
-    fn beyond_the_bound(simulated: &Simulated) -> f64 {
-        let all = &simulated.periods;
+    fn beyond_the_bound(all: &[Spent]) -> f64 {
         let originals =
             |spent: &Spent| if spent.controlled { spent.predicted_ns } else { spent.controlled_ns };
         let over = |spent: &Spent| spent.controlled_ns - 1.01 * originals(spent);
@@ -706,10 +717,16 @@ mod tests {
     }
 
     /// A load that turns against the controller at each of its decisions.
-    fn against(terms: Terms, originals: Setting, seconds: u64, seed: u64, busy_ns: u64) -> Simulated {
+    fn against(
+        terms: Terms,
+        originals: Setting,
+        seconds: u64,
+        seed: u64,
+        busy_ns: u64,
+    ) -> (Simulated, Vec<Spent>) {
         const LENGTHS: [u64; 12] =
             [300, 1_000, 3_000, 8_000, 12_000, 19_000, 21_000, 33_000, 45_000, 83_000, 150_000, 1_000_000];
-        let mut simulation = Simulation::new(originals, terms, Observation::Episodes, 1).unwrap();
+        let mut all = Watched::new(originals, terms, Observation::Episodes);
         let mut random = SplitMix64::new(seed);
         let gains = if originals == never(originals.layer()) {
             [3_000, 8_000, 12_000]
@@ -718,9 +735,10 @@ mod tests {
         };
         let (mut now, mut decisions, mut idle) = (0, u64::MAX, 0);
         while now < seconds * 1_000_000_000 {
-            if decisions != simulation.result.decisions {
-                decisions = simulation.result.decisions;
-                let present = simulation.controller.status(now).present;
+            let Simulation { controller, result, .. } = &all.simulation;
+            if decisions != result.decisions {
+                decisions = result.decisions;
+                let present = controller.status(now).present;
                 let loss = |idle_ns: &u64| {
                     let cost = |setting: Setting| {
                         let mut player = fresh(setting).unwrap();
@@ -735,10 +753,10 @@ mod tests {
                 };
             }
             let length = idle * 9 / 10 + random.below(idle / 5 + 1);
-            simulation.episode(0, now, Episode::of(length)).unwrap();
+            all.episode(now, Episode::of(length));
             now += length + busy_ns;
         }
-        simulation.finish()
+        (all.simulation.finish(), all.periods)
     }
 
     /// Phases of these lengths, of two loads in turns.
@@ -769,7 +787,7 @@ mod tests {
                     of("random", flips(loads, any.iter().copied()));
                 }
             }
-            let simulated = against(Terms::at(K), originals(layer), 20, 1, 10_000);
+            let (simulated, _) = against(Terms::at(K), originals(layer), 20, 1, 10_000);
             let [worst, of] = simulated.worst_ten_seconds();
             println!("{layer:?}, Episodes: against control: {:.3}", worst / of);
         }

@@ -7,8 +7,7 @@
 
 use super::config::is_of_this_user;
 use super::notes::Notes;
-use super::words;
-use crate::core::{Cause, Change, Seen};
+use crate::core::{Cause, Change, Seen, writes};
 use anyhow::{Context, bail, ensure};
 use dwell_knobs::lease::Subject;
 use dwell_policy::Nanos;
@@ -253,7 +252,7 @@ impl<'a> Log<'a> {
             at_ns: now_ns.saturating_sub(began_ns),
             from: Values::from(from),
             to: Values::from(to),
-            writes: words::differing(from, to).count(),
+            writes: writes(from, to),
             cause: WhyWritten::Ended { cause },
             reason: reason.to_owned(),
         };
@@ -530,7 +529,7 @@ mod tests {
             log.saw(&subject, 500 + SLICE_NS / 2, &[seen(1e6)]);
             log.saw(&subject, 500 + SLICE_NS, &[seen(1e6)]);
             let change = Change { at_ns: SLICE_NS, from: originals, to: other, cause };
-            log.changed(&subject, &change, &words::line(&change, &|_| unreachable!()));
+            log.changed(&subject, &change, &super::super::words::line(&change, &|_| unreachable!()));
             // Nothing was seen.
             log.saw(&subject, 500 + 2 * SLICE_NS, &[]);
             log.ended(&subject, 3 * SLICE_NS, &other, &originals, "foreign", "somebody wrote");

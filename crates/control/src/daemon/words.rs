@@ -1,15 +1,10 @@
 //! A change of the controller as a line of text.
 
+use crate::core::differing;
 use crate::core::trust::{Apart, Lost};
 use crate::core::{Cause, Change, Measured, TOLERANCE, Veto};
 use dwell_policy::param::{Param, Setting};
 use dwell_report::{count, duration};
-
-/// The parameters that differ between two settings, and their values.
-pub(super) fn differing(from: &Setting, to: &Setting) -> impl Iterator<Item = (&'static Param, i64, i64)> {
-    let both = from.iter().zip(to.iter()).map(|((param, from), (_, to))| (param, from, to));
-    both.filter(|(_, from, to)| from != to)
-}
 
 /// What is changed: `halt_poll_ns 200000 -> 20000, …`.
 pub(super) fn difference(from: &Setting, to: &Setting) -> String {
