@@ -3,6 +3,7 @@
 use super::observe::{CPUS, number_of};
 use dwell_capture::now_ns;
 use dwell_machine::{CpuidleCounters, IdleCounts, Kept, Writable};
+use dwell_policy::Layer;
 use dwell_replay::Counts;
 use std::collections::BTreeMap;
 
@@ -68,24 +69,14 @@ pub(super) enum IdleCounters {
 }
 
 impl IdleCounters {
-    /// Those of cpuidle, of all CPUs of a machine.
-    pub(super) fn of_cpuidle(machine: &dyn Writable) -> IdleCounters {
+    /// Those of the rule of a layer, of all CPUs of a machine.
+    pub(super) fn of(machine: &dyn Writable, layer: Layer) -> IdleCounters {
+        if layer == Layer::Driver {
+            return IdleCounters::DwellIdle(Kept::open(machine.path(DWELL_IDLE)));
+        }
         let names = machine.names(CPUS).unwrap_or_default();
         let cpus = names.iter().filter_map(|name| number_of(name));
         IdleCounters::Cpuidle(CpuidleCounters::open(cpus, |path| machine.path(path)))
-    }
-
-    /// Those of dwell_idle.
-    pub(super) fn of_dwell_idle(machine: &dyn Writable) -> IdleCounters {
-        IdleCounters::DwellIdle(Kept::open(machine.path(DWELL_IDLE)))
-    }
-
-    /// The same, after CPUs have come or gone.
-    pub(super) fn again(&self, machine: &dyn Writable) -> IdleCounters {
-        match self {
-            IdleCounters::Cpuidle(_) => IdleCounters::of_cpuidle(machine),
-            IdleCounters::DwellIdle(_) => IdleCounters::of_dwell_idle(machine),
-        }
     }
 
     pub(super) fn read(&self) -> Cpus {
@@ -128,7 +119,7 @@ mod tests {
             std::fs::write(state.join("time"), format!("{time}\n")).unwrap();
         };
         (0..2).for_each(|cpu| (0..2).for_each(|state| write(cpu, state, 10, 100)));
-        let counters = IdleCounters::of_cpuidle(&Sysroot::at(root.path()));
+        let counters = IdleCounters::of(&Sysroot::at(root.path()), Layer::Guest);
         let before = counters.read();
         assert_eq!(before.keys().collect::<Vec<_>>(), [&0, &1]);
         let each = IdleCounts { polls: 10, polled_ns: 100_000, halts: 10 };
@@ -155,7 +146,7 @@ mod tests {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let lines: String = (0..100).map(|cpu| format!("{cpu} 5 30 10 2 20 4000 50\n")).collect();
         std::fs::write(path, format!("{head}{lines}")).unwrap();
-        assert_eq!(IdleCounters::of_dwell_idle(&Sysroot::at(root.path())).read().len(), 100);
+        assert_eq!(IdleCounters::of(&Sysroot::at(root.path()), Layer::Driver).read().len(), 100);
     }
 
     #[test]

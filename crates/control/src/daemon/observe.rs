@@ -134,17 +134,17 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
         })?;
     }
     let step = (!driver).then(poll_step).flatten();
-    let mut guest = Guest {
-        burst: Duration::from_nanos(burst.get()),
+    let lengths = Lengths {
         late: if driver { latency.assumed() } else { Nanos::ZERO },
         measures: latency != WakeupLatency::Given(latency.assumed()),
         poll_step_ns: step.and_then(|step| u32::try_from(step.get()).ok()).unwrap_or(0),
+    };
+    let mut guest = Guest {
+        layer,
+        burst: Duration::from_nanos(burst.get()),
+        lengths,
         halt_cost,
-        counters: if driver {
-            IdleCounters::of_dwell_idle(machine)
-        } else {
-            IdleCounters::of_cpuidle(machine)
-        },
+        counters: IdleCounters::of(machine, layer),
         bursts: Bursts::of(Target::Guest { source: GuestSource::Auto, causes: false }),
         online: online(machine),
         last: None,
@@ -262,7 +262,7 @@ impl Host {
             search_at_ns: None,
             searched: Duration::ZERO,
             last: None,
-            looks: Looks::new(),
+            looks: Looks::default(),
             drawn: BTreeMap::new(),
             random: SplitMix64::new(1),
         }
@@ -289,14 +289,10 @@ impl<'a> Histograms<'a> {
 
 /// The CPUs of this machine, whose haltpoll governor or driver dwell_idle decides.
 pub(super) struct Guest {
+    layer: Layer,
     burst: Duration,
-    /// By how much a recorded length is too long where the CPU halted; of dwell_idle only, which says whether it did.
-    late: Nanos,
-    /// Whether the wakeup latency is that of the recorded halts.
-    measures: bool,
+    lengths: Lengths,
     halt_cost: Nanos,
-    /// See [`Episode`].
-    poll_step_ns: u32,
     counters: IdleCounters,
     bursts: Bursts,
     /// The CPUs that were online.
@@ -305,6 +301,17 @@ pub(super) struct Guest {
     last: Option<Cpus>,
     /// The same at the last glance, if there was anything to see in the last burst.
     glanced: Option<Cpus>,
+}
+
+/// What recorded lengths are made into episodes with.
+#[derive(Clone, Copy, Default)]
+struct Lengths {
+    /// By how much one is too long where the CPU halted; of dwell_idle only, which says whether it did.
+    late: Nanos,
+    /// Whether the wakeup latency is that of the recorded halts.
+    measures: bool,
+    /// See [`Episode`].
+    poll_step_ns: u32,
 }
 
 pub(super) const CPUS: &str = "/sys/devices/system/cpu";
@@ -364,7 +371,7 @@ impl Guest {
     fn burst(&mut self, machine: &dyn Writable, another_load: bool) -> anyhow::Result<Vec<Observed>> {
         let online = online(machine);
         if self.online != online {
-            (self.counters, self.online) = (self.counters.again(machine), online);
+            (self.counters, self.online) = (IdleCounters::of(machine, self.layer), online);
         }
         let now = self.counters.read();
         // A burst does not stand for what was before another load.
@@ -376,11 +383,10 @@ impl Guest {
         if !another_load && since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {
             return Ok(vec![]);
         }
-        let Guest { late, measures, poll_step_ns, burst: length, .. } = *self;
-        let found = Found { late, measures, poll_step_ns, ..Found::default() };
+        let found = Found { lengths: self.lengths, ..Found::default() };
         let mut burst = Burst { machine, counters: &self.counters, found, begun: None, ended: None };
         self.bursts.stay(true);
-        self.bursts.watch(&self.online, length, &mut burst).context(CANNOT_RECORD)?;
+        self.bursts.watch(&self.online, self.burst, &mut burst).context(CANNOT_RECORD)?;
         let Burst { found, begun: Some((switches_before, begun)), ended: Some((switches, ended)), .. } =
             burst
         else {
@@ -434,9 +440,7 @@ impl Observer for Burst<'_> {
 #[derive(Default)]
 struct Found {
     cpus: BTreeMap<u32, Vec<(u64, Episode)>>,
-    late: Nanos,
-    measures: bool,
-    poll_step_ns: u32,
+    lengths: Lengths,
 }
 
 impl Found {
@@ -444,12 +448,12 @@ impl Found {
         let all = self.cpus.entry(cpu).or_default();
         let busy_ns = all.last().map_or(0, |(ended_ns, _)| episode.start_ns.saturating_sub(*ended_ns));
         let halted = episode.halted == Some(true);
-        let late_ns = if halted { self.late.get() } else { 0 };
+        let Lengths { late, measures, poll_step_ns } = self.lengths;
+        let late_ns = if halted { late.get() } else { 0 };
         // Where the event is not known the latency is in the length.
-        let latency_ns = (halted && self.measures).then(|| episode.wake_latency_ns.unwrap_or(0));
+        let latency_ns = (halted && measures).then(|| episode.wake_latency_ns.unwrap_or(0));
         let idle_ns = episode.idle_ns.saturating_sub(late_ns);
         let ended_ns = episode.start_ns.saturating_add(episode.idle_ns);
-        let poll_step_ns = self.poll_step_ns;
         all.push((ended_ns, Episode { busy_ns, latency_ns, poll_step_ns, ..Episode::of(idle_ns) }));
     }
 
@@ -512,9 +516,13 @@ mod tests {
         }
     }
 
+    fn of(lengths: Lengths) -> Found {
+        Found { lengths, ..Found::default() }
+    }
+
     #[test]
     fn episodes_of_dwell_idle_have_busy_times_and_no_latency() {
-        let mut found = Found { late: Nanos(3_000), ..Found::default() };
+        let mut found = of(Lengths { late: Nanos(3_000), ..Lengths::default() });
         found.add(0, &episode(1_000, 9_000, false));
         found.add(1, &episode(5_000, 2_000, true));
         found.add(0, &episode(14_000, 50_000, true));
@@ -531,7 +539,7 @@ mod tests {
             ..episode(1_000, 9_000, halted)
         };
         for (measures, latencies) in [(true, [Some(14_000), None, Some(0)]), (false, [None; 3])] {
-            let mut found = Found { measures, ..Found::default() };
+            let mut found = of(Lengths { measures, ..Lengths::default() });
             [with(14_000, true), with(700, false), episode(1_000, 9_000, true)]
                 .iter()
                 .for_each(|one| found.add(0, one));
