@@ -4,7 +4,7 @@ use crate::core::account::{Account, Loss};
 use crate::core::change::{Cause, Change, writes};
 use crate::core::checks::Checks;
 use crate::core::choice::{Choice, FEWEST};
-use crate::core::glance::{Glance, Glances};
+use crate::core::glance::Glances;
 use crate::core::haltpoll;
 use crate::core::idlers::Idlers;
 use crate::core::observed::Observed;
@@ -158,7 +158,7 @@ impl Controller {
     /// decision is due at once, as far as CPU time may be borrowed for it, and only of what is seen from now on.
     pub fn glance(&mut self, now_ns: u64, ns: u64, cpus: usize, counted: &Counts) {
         let Terms { halt_cost, .. } = self.terms;
-        if self.glances.glance(now_ns, ns, cpus, &self.present, counted, halt_cost) == Glance::Another {
+        if self.glances.glance(now_ns, ns, cpus, &self.present, counted, halt_cost) {
             self.another_load = true;
             self.decided_ns = now_ns;
             self.pace.hasten(now_ns);

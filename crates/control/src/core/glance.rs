@@ -25,17 +25,6 @@ const DIFFERS: f64 = 4.0 / 3.0;
 /// Costs below this share of a CPU are alike.
 const LEAST_CPU: f64 = 0.02;
 
-/// What a glance shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Glance {
-    /// What is usual, as far as that is known.
-    Usual,
-    /// Something else, for once.
-    Differs,
-    /// Something else for the second time: it may be another load.
-    Another,
-}
-
 /// What is usual of a load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Glances {
@@ -63,7 +52,8 @@ impl Glances {
         *self = Glances { next_ns: self.next_ns, ..Glances::default() };
     }
 
-    /// What was counted of so many CPUs in the time before `now_ns`, of all together, under this setting.
+    /// What was counted of so many CPUs in the time before `now_ns`, of all together, under this setting. Whether it is
+    /// something else than usual for the second time: it may be another load.
     pub(crate) fn glance(
         &mut self,
         now_ns: u64,
@@ -72,7 +62,7 @@ impl Glances {
         present: &Setting,
         counted: &Counts,
         halt_cost: Nanos,
-    ) -> Glance {
+    ) -> bool {
         let every_ns = EVERY_NS * (cpus as u64).div_ceil(CPUS).max(1);
         self.next_ns = now_ns.saturating_add(every_ns);
         let seconds = ns.max(1) as f64 / 1e9;
@@ -81,22 +71,22 @@ impl Glances {
             [(counted.halts as f64 / seconds).max(2.0 * BUSY_PER_S), cost.max(LEAST_CPU)].map(f64::log2);
         // Nothing was counted yet, or some of it before.
         if ns == 0 || !std::mem::replace(&mut self.begun, true) {
-            return Glance::Usual;
+            return false;
         }
         let usual = self.usual.entry(*present).or_insert(rates);
         if usual.iter().zip(rates).all(|(usual, now)| (now - usual).abs() <= DIFFERS.log2()) {
             usual.iter_mut().zip(rates).for_each(|(usual, now)| *usual += (now - *usual) / 4.0);
             self.apart = 0;
-            return Glance::Usual;
+            return false;
         }
         self.apart += 1;
         if self.apart < TWICE {
             self.next_ns = now_ns.saturating_add(every_ns.min(AGAIN_NS));
-            return Glance::Differs;
+            return false;
         }
         self.begin_anew();
         self.usual.remove(present);
-        Glance::Another
+        true
     }
 }
 
@@ -105,6 +95,14 @@ mod tests {
     use super::*;
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Glance {
+        Usual,
+        /// Something else, for once.
+        Differs,
+        Another,
+    }
 
     fn setting(maximum: i64) -> Setting {
         let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
@@ -117,7 +115,11 @@ mod tests {
         let now_ns = glances.next_ns();
         let counted =
             Counts { polled_ns: (polls / 10 * 10_000).into(), halts: halts / 10, ..Counts::default() };
-        glances.glance(now_ns, EVERY_NS, 2, present, &counted, Nanos(20_000))
+        match (glances.glance(now_ns, EVERY_NS, 2, present, &counted, Nanos(20_000)), glances.apart) {
+            (true, _) => Glance::Another,
+            (false, 0) => Glance::Usual,
+            (false, _) => Glance::Differs,
+        }
     }
 
     fn glances(all: &[(u64, u64)]) -> Vec<Glance> {

@@ -8,7 +8,7 @@ use super::leases::told_of;
 use super::machine::{refuse_other_driver, setting};
 use super::metrics::Tally;
 use super::notes::Notes;
-use super::observe::{Source, WakeupLatency, Wanted, called};
+use super::observe::{Source, WakeupLatency, called};
 use super::words;
 use crate::core::{Controller, Terms};
 use anyhow::Context;
@@ -74,10 +74,7 @@ impl Control<'_> {
         let (present, source) = match subject {
             Subject::Layer(layer) => {
                 let present = setting(machine, *layer)?;
-                let latency = self.latency(&present);
-                let vms = &self.config.vms;
-                let wanted = Wanted { machine, layer: *layer, latency, burst, halt_cost, vms };
-                (present, self.world.source(&wanted)?)
+                (present, self.world.source(*layer, self.latency(&present), &self.config)?)
             }
             Subject::Iothread(target) => {
                 let found = iothread::find_one(machine, target)?;
@@ -114,17 +111,18 @@ impl Control<'_> {
     fn latency(&self, setting: &Setting) -> WakeupLatency {
         let own = setting.get("wake_latency_ns").and_then(|own| u64::try_from(own).ok());
         let Config { wakeup_latency, calibrated_latency, halt_cost, .. } = self.config;
-        match (own.map(Nanos).or(wakeup_latency), setting.layer()) {
-            (Some(given), _) => WakeupLatency::Given(given),
-            (None, Layer::Guest) => WakeupLatency::Measured { until_then: halt_cost },
-            (None, Layer::Host) => WakeupLatency::Given(calibrated_latency.unwrap_or(Nanos::ZERO)),
-            (None, _) => WakeupLatency::Given(Nanos::ZERO),
-        }
+        let (assumed, measured) = match (own.map(Nanos).or(wakeup_latency), setting.layer()) {
+            (Some(given), _) => (given, false),
+            (None, Layer::Guest) => (halt_cost, true),
+            (None, Layer::Host) => (calibrated_latency.unwrap_or(Nanos::ZERO), false),
+            (None, _) => (Nanos::ZERO, false),
+        };
+        WakeupLatency { assumed, measured }
     }
 
     pub(super) fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
         let Config { mode, halt_cost, longest_window, period, cpu_limit, verify, .. } = self.config;
-        let late = self.latency(&originals).assumed();
+        let late = self.latency(&originals).assumed;
         // Advice writes nothing, of an I/O thread too little is seen in a turn, and dwell_idle learns anew in each.
         let alike = matches!(subject.layer(), Layer::Host | Layer::Guest);
         let turns = mode == Mode::Active && alike && verify > Nanos::ZERO;

@@ -410,7 +410,8 @@ fn memory() -> Option<[f64; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::observe::{WakeupLatency, Wanted, of_layer};
+    use super::super::config::{Config, Options};
+    use super::super::observe::{WakeupLatency, of_layer};
     use super::*;
     use crate::core::Costs;
     use dwell_policy::version::Version;
@@ -419,9 +420,9 @@ mod tests {
     use dwell_testing::open_metrics;
 
     fn of_host() -> Box<dyn Source> {
-        let (machine, latency) = (&dwell_testing::machine::Fake::new(), WakeupLatency::Given(Nanos::ZERO));
-        let (burst, halt_cost) = (Nanos(1), Nanos(20_000));
-        of_layer(&Wanted { machine, layer: Layer::Host, latency, burst, halt_cost, vms: &[] }).unwrap()
+        let latency = WakeupLatency { assumed: Nanos::ZERO, measured: false };
+        let config = Config::read(None, Options::default()).unwrap();
+        of_layer(&dwell_testing::machine::Fake::new(), Layer::Host, latency, &config).unwrap()
     }
 
     fn published(vms: u64) -> Published {

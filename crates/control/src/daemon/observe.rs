@@ -1,6 +1,7 @@
 //! What is seen of the idlers of a machine, period by period.
 
 use super::bursts::Bursts;
+use super::config::Config;
 use super::counters::{Between, Cpus, DWELL_IDLE, IdleCounters, counts, since};
 use super::iothread::{Look, Trouble};
 use super::tenants::{Tenants, Vm};
@@ -33,21 +34,12 @@ const SOON_NS: u64 = 50_000_000;
 const LEAST_CPU: f64 = 0.001;
 
 /// The wakeup latency of a halt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WakeupLatency {
-    /// This, whatever a recorder measures.
-    Given(Nanos),
-    /// As recorded in bursts, of each CPU, and until a halt was this.
-    Measured { until_then: Nanos },
-}
-
-impl WakeupLatency {
+#[derive(Clone, Copy)]
+pub(super) struct WakeupLatency {
     /// Where none was measured.
-    pub(super) const fn assumed(self) -> Nanos {
-        match self {
-            WakeupLatency::Given(latency) | WakeupLatency::Measured { until_then: latency } => latency,
-        }
-    }
+    pub(super) assumed: Nanos,
+    /// Whether it is as recorded in bursts, of each CPU.
+    pub(super) measured: bool,
 }
 
 /// A source of what is seen.
@@ -107,22 +99,16 @@ pub(super) fn called(source: &dyn Source, idler: u64) -> String {
     }
 }
 
-/// What is to be seen.
-pub(super) struct Wanted<'a> {
-    pub(super) machine: &'a dyn Writable,
-    pub(super) layer: Layer,
-    pub(super) latency: WakeupLatency,
-    pub(super) burst: Nanos,
-    pub(super) halt_cost: Nanos,
-    pub(super) vms: &'a [Vm],
-}
-
 /// The source of a layer: KVM's statistics files, or counters of cpuidle or of dwell_idle and bursts of the
 /// recorder. Fails where the machine's CPUs idle and this process may not record them: a later burst would.
-pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
-    let Wanted { machine, layer, latency, burst, halt_cost, vms } = *wanted;
+pub(super) fn of_layer(
+    machine: &dyn Writable,
+    layer: Layer,
+    latency: WakeupLatency,
+    config: &Config,
+) -> anyhow::Result<Box<dyn Source>> {
     if layer == Layer::Host {
-        return Ok(Box::new(Host::new(latency.assumed(), vms)));
+        return Ok(Box::new(Host::new(latency.assumed, &config.vms)));
     }
     let driver = layer == Layer::Driver;
     if driver {
@@ -135,15 +121,15 @@ pub(super) fn of_layer(wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
     }
     let step = (!driver).then(poll_step).flatten();
     let lengths = Lengths {
-        late: if driver { latency.assumed() } else { Nanos::ZERO },
-        measures: latency != WakeupLatency::Given(latency.assumed()),
+        late: if driver { latency.assumed } else { Nanos::ZERO },
+        measures: latency.measured,
         poll_step_ns: step.and_then(|step| u32::try_from(step.get()).ok()).unwrap_or(0),
     };
     let mut guest = Guest {
         layer,
-        burst: Duration::from_nanos(burst.get()),
+        burst: Duration::from_nanos(config.burst.get()),
         lengths,
-        halt_cost,
+        halt_cost: config.halt_cost,
         counters: IdleCounters::of(machine, layer),
         bursts: Bursts::of(Target::Guest { source: GuestSource::Auto, causes: false }),
         online: online(machine),

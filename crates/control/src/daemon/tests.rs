@@ -4,7 +4,7 @@
 use super::config::{Config, Mode, Options};
 use super::iothread::{Found, Look, Trouble};
 use super::machine::setting;
-use super::observe::{Source, Wanted};
+use super::observe::{Source, WakeupLatency};
 use super::socket::Ask;
 use super::world::{Told, World};
 use super::{End, Notes, Scene, Stopped, Task, control, stop};
@@ -118,7 +118,7 @@ impl World for Simulated<'_> {
         self.written.take()
     }
 
-    fn source(&self, _: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
+    fn source(&self, _: Layer, _: WakeupLatency, _: &Config) -> anyhow::Result<Box<dyn Source>> {
         Ok(Box::new(Cpu {
             load: Rc::clone(&self.load),
             cpu_time: Rc::clone(&self.cpu_time),

@@ -1,12 +1,14 @@
 //! What a controller gets from outside: the time, signals, questions, and what is seen of idlers.
 
+use super::config::Config;
 use super::iothread::{self, Found};
 use super::nanos;
 use super::notify::Manager;
-use super::observe::{self, Source, Wanted};
+use super::observe::{self, Source, WakeupLatency};
 use super::socket::{Ask, Server};
 use anyhow::{Context, anyhow};
 use dwell_machine::Sysroot;
+use dwell_policy::Layer;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,7 +48,7 @@ pub(super) trait World {
     /// Whether one was written to since the last call.
     fn was_written(&self) -> bool;
     /// What is seen of the idlers of a layer.
-    fn source(&self, wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>>;
+    fn source(&self, layer: Layer, late: WakeupLatency, config: &Config) -> anyhow::Result<Box<dyn Source>>;
     /// Begins to look for the I/O threads of the QEMU at a socket, however long that takes.
     fn look_for_iothreads(&self, socket: &str);
     /// What was found there, once; `None` until then.
@@ -140,8 +142,8 @@ impl World for Here {
         any
     }
 
-    fn source(&self, wanted: &Wanted<'_>) -> anyhow::Result<Box<dyn Source>> {
-        observe::of_layer(wanted)
+    fn source(&self, layer: Layer, late: WakeupLatency, config: &Config) -> anyhow::Result<Box<dyn Source>> {
+        observe::of_layer(&self.machine, layer, late, config)
     }
 
     fn look_for_iothreads(&self, socket: &str) {
