@@ -37,12 +37,6 @@ impl Default for Order {
     }
 }
 
-/// What was counted, and the rule that made it.
-struct Made<'a> {
-    counted: &'a Counts,
-    rule: &'a Player,
-}
-
 impl Order {
     /// The lengths as they agree best with what `rule` has made of them.
     pub(crate) fn arrange(
@@ -52,14 +46,13 @@ impl Order {
         rule: &Player,
         random: &mut SplitMix64,
     ) -> Vec<Episode> {
-        let made = Made { counted, rule };
         // The same random numbers for all degrees: only the degrees differ.
         let begin = random.clone();
         let mut sorted = None;
         let mut of = |order: Order| {
             *random = begin.clone();
             let arranged = order.apply(drawn, &mut sorted, random);
-            (order, made.apart(&arranged), arranged)
+            (order, apart(&arranged, counted, rule), arranged)
         };
         // What would end trust is not left as it is.
         let limit = if self.waits == 0 { 1.0 } else { 2.0 };
@@ -144,22 +137,20 @@ fn places(number: usize, alike: f64, random: &mut SplitMix64) -> Vec<usize> {
     series.into_iter().map(|ranked| usize::try_from(ranked & u64::from(u32::MAX)).unwrap_or(0)).collect()
 }
 
-impl Made<'_> {
-    /// How far what the rule makes of the episodes is from what was counted: 1 is half of what ends trust.
-    fn apart(&self, episodes: &[Episode]) -> f64 {
-        let made = play_all(&mut self.rule.clone(), episodes);
-        let all = self.counted.episodes as f64;
-        let scale = all / episodes.len().max(1) as f64;
-        let far = |made: f64, counted: f64, of: f64| {
-            let limit = (LIMIT * counted).max(SHARE * of);
-            (scale * made - counted).abs() / (limit / 2.0).max(1.0)
-        };
-        let polls = far(made.polls as f64, self.counted.polls as f64, all);
-        let halts = far(made.halts as f64, self.counted.halts as f64, all);
-        // Trust does not look at it; but lengths that are polled for are told by it.
-        let polled = far(made.polled_ns as f64, self.counted.polled_ns as f64, 0.0);
-        polls.max(halts).max(polled)
-    }
+/// How far what the rule makes of the episodes is from what was counted: 1 is half of what ends trust.
+fn apart(episodes: &[Episode], counted: &Counts, rule: &Player) -> f64 {
+    let made = play_all(&mut rule.clone(), episodes);
+    let all = counted.episodes as f64;
+    let scale = all / episodes.len().max(1) as f64;
+    let far = |made: f64, counted: f64, of: f64| {
+        let limit = (LIMIT * counted).max(SHARE * of);
+        (scale * made - counted).abs() / (limit / 2.0).max(1.0)
+    };
+    let polls = far(made.polls as f64, counted.polls as f64, all);
+    let halts = far(made.halts as f64, counted.halts as f64, all);
+    // Trust does not look at it; but lengths that are polled for are told by it.
+    let polled = far(made.polled_ns as f64, counted.polled_ns as f64, 0.0);
+    polls.max(halts).max(polled)
 }
 
 #[cfg(test)]
@@ -208,10 +199,9 @@ mod tests {
     fn arranged(lengths: &[u64]) -> (Order, f64, f64) {
         let (counted, drawn) = drawn(lengths);
         let rule = after_short();
-        let made = Made { counted: &counted, rule: &rule };
         let mut order = Order::default();
         let after = order.arrange(&drawn, &counted, &rule, &mut SplitMix64::new(5));
-        (order, made.apart(&drawn), made.apart(&after))
+        (order, apart(&drawn, &counted, &rule), apart(&after, &counted, &rule))
     }
 
     #[test]

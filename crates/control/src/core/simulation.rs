@@ -13,9 +13,11 @@ use dwell_policy::host::{BUCKETS, bucket};
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Player, ReplayError, RuleError, Source};
 use dwell_stats::SplitMix64;
+use serde::Serialize;
 
 /// What the controller can see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Observation {
     /// Episodes of each idler, as from a tracepoint.
     Episodes,

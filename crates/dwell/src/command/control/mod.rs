@@ -15,13 +15,13 @@ use crate::suggest::{Named, one_of};
 use crate::{privileges, quantity};
 use anyhow::{bail, ensure};
 use configured::configuration;
+use dwell_control::Observation;
 use dwell_control::daemon::config::Mode;
 use dwell_control::daemon::socket::{self, Ask};
 use dwell_control::daemon::tenants::Vm;
 use dwell_control::daemon::{self, Notes, Stopped};
 use dwell_machine::Writable as _;
 use dwell_policy::Nanos;
-use replay::Observe;
 use std::path::{Path, PathBuf};
 
 /// Keep the polling setting right while the load changes
@@ -87,8 +87,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     replay: Vec<PathBuf>,
     /// What the controller sees of the recording; for --replay
-    #[arg(long, value_enum, default_value_t = Observe::Episodes, requires = "replay")]
-    observe: Observe,
+    #[arg(long, value_parser = one_of(&OBSERVATIONS), default_value = "episodes", requires = "replay")]
+    observe: Observation,
     /// Whether settings are written [default: that of the configuration, else advise]
     #[arg(long, value_parser = one_of(&MODES), conflicts_with = "replay")]
     mode: Option<Mode>,
@@ -132,6 +132,12 @@ pub(crate) struct Args {
 /// Whether settings are written.
 const MODES: [Named<Mode>; 2] =
     [("advise", "Print the changes that would be made", Mode::Advise), ("active", "Make them", Mode::Active)];
+
+/// What the controller sees of a recording.
+const OBSERVATIONS: [Named<Observation>; 2] = [
+    ("episodes", "The episodes of each idler, as a recorder sees them", Observation::Episodes),
+    ("statistics", "The histograms that KVM would have counted of each vCPU", Observation::Statistics),
+];
 
 #[derive(clap::Subcommand)]
 enum Command {

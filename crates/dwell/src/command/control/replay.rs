@@ -9,7 +9,6 @@ use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, Format};
 use crate::progress;
 use anyhow::{bail, ensure};
-use clap::ValueEnum;
 use dwell_control::daemon::decisions::{ChangeWritten, Slice};
 use dwell_control::daemon::tenants;
 use dwell_control::daemon::words as reasons;
@@ -25,16 +24,6 @@ use serde::Serialize;
 use show::{changes, costs, words};
 use std::path::PathBuf;
 
-/// What the controller sees of a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Observe {
-    /// The episodes of each idler, as a recorder sees them.
-    Episodes,
-    /// The histograms that KVM would have counted of each vCPU.
-    Statistics,
-}
-
 /// A controlled recording, or several as one host, as printed.
 #[derive(Serialize)]
 struct Controlled {
@@ -46,7 +35,7 @@ struct Controlled {
     version: String,
     halt_cost_ns: u64,
     halt_cost_origin: Origin,
-    observation: Observe,
+    observation: Observation,
     episodes: u64,
     idlers: usize,
     span_ns: u64,
@@ -114,7 +103,7 @@ pub(super) fn run(
     span: Option<Nanos>,
     vms: &[tenants::Vm],
     model: &ModelArgs,
-    observe: Observe,
+    observe: Observation,
     format: Format,
 ) -> Outcome {
     let [file] = files else { return as_one_host(files, span, vms, model, observe, format) };
@@ -141,7 +130,7 @@ struct Given {
 }
 
 impl Given {
-    fn of(reader: &Reader, args: &ModelArgs, observe: Observe) -> anyhow::Result<Given> {
+    fn of(reader: &Reader, args: &ModelArgs, observe: Observation) -> anyhow::Result<Given> {
         let metadata = reader.metadata();
         model::refuse_least_lengths(metadata)?;
         let model = Model::of(args, reader)?;
@@ -153,7 +142,7 @@ impl Given {
             "control of the idle driver dwell_idle is not replayed over recordings; --layer guest replays control of haltpoll"
         );
         ensure!(
-            observe == Observe::Episodes || layer == Layer::Host,
+            observe == Observation::Episodes || layer == Layer::Host,
             "--observe statistics needs --layer host: only KVM counts such histograms"
         );
         let (settings, recorded) = model.present(metadata);
@@ -173,7 +162,7 @@ fn show(
     file: Option<String>,
     mut vms: Vec<Vm>,
     notes: Vec<String>,
-    observe: Observe,
+    observe: Observation,
     format: Format,
 ) -> Outcome {
     let Given { model, layer, originals, .. } = given;
@@ -261,17 +250,12 @@ fn control(
     source: &dyn Source,
     originals: Setting,
     halt_cost: Nanos,
-    observe: Observe,
+    observe: Observation,
     tenants: &[Tenant],
 ) -> anyhow::Result<Simulated> {
-    let observation = match observe {
-        Observe::Episodes => Observation::Episodes,
-        Observe::Statistics => Observation::Statistics,
-    };
     let bar = progress::episodes(source.episodes(), "controlling");
-    let simulated = simulate(source, originals, Terms::at(halt_cost), observation, tenants, &|episodes| {
-        bar.inc(episodes)
-    });
+    let simulated =
+        simulate(source, originals, Terms::at(halt_cost), observe, tenants, &|episodes| bar.inc(episodes));
     bar.finish_and_clear();
     Ok(simulated?)
 }

@@ -1,13 +1,13 @@
 //! Several recordings as the VMs of one host.
 
-use super::{Given, Observe, Vm, show};
+use super::{Given, Vm, show};
 use crate::check;
 use crate::failure::Outcome;
 use crate::model::{self, ModelArgs};
 use crate::output::Format;
 use anyhow::{Context, bail, ensure};
-use dwell_control::Tenant;
 use dwell_control::daemon::tenants::{self, By};
+use dwell_control::{Observation, Tenant};
 use dwell_policy::{Layer, Nanos};
 use dwell_replay::{Memory, Source};
 use dwell_report::duration;
@@ -22,7 +22,7 @@ pub(super) fn as_one_host(
     span: Option<Nanos>,
     listed: &[tenants::Vm],
     args: &ModelArgs,
-    observe: Observe,
+    observe: Observation,
     format: Format,
 ) -> Outcome {
     let mut sources = vec![];
