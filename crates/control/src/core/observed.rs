@@ -46,13 +46,3 @@ impl Observed {
         Observed { drawn: true, ..Observed::new(idler, counted, episodes) }
     }
 }
-
-#[cfg(test)]
-impl Observed {
-    /// What a rule does in a period of these episodes, all of them seen.
-    pub(crate) fn played(player: &mut dwell_replay::Player, episodes: Vec<Episode>) -> Observed {
-        let play = |episode: &Episode| crate::core::pricing::play(player, *episode);
-        let counted = episodes.iter().map(play).sum();
-        Observed::new(7, counted, episodes)
-    }
-}

@@ -366,7 +366,7 @@ mod tests {
             wakeup_latency: Some(Nanos(14_000)),
             cpu_limit: Nanos(12_345_678),
             on_exit: OnExit::Keep,
-            metrics: "127.0.0.1:9469".parse().unwrap(),
+            metrics: Address::Unix("/run/metrics".into()),
             log: Some("/var/log/decisions".into()),
             vms: ["web", "web2,weight=0,most-loss=12.5%"].map(|vm| vm.parse().unwrap()).to_vec(),
             qemus: vec![Qemu { qmp: "/run/a.qmp".to_owned() }, Qemu { qmp: "/run/b.qmp".to_owned() }],

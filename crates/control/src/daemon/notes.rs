@@ -11,9 +11,6 @@ pub struct Notes<'a> {
 }
 
 impl Notes<'_> {
-    #[cfg(test)]
-    pub(super) const SILENT: Notes<'static> = Notes { line: &|_| (), warning: &|_| () };
-
     /// A line about a layer or an I/O thread.
     pub(super) fn say(&self, subject: &dyn Display, what: &str) {
         (self.line)(&format!("{subject}: {what}"));

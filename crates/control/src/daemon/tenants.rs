@@ -27,7 +27,7 @@ pub enum By {
 }
 
 /// As written in TOML.
-#[derive(Deserialize, Serialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,19 +41,28 @@ struct Written {
 }
 
 impl TryFrom<Written> for Vm {
-    type Error = String;
+    type Error = anyhow::Error;
 
-    fn try_from(written: Written) -> Result<Vm, String> {
+    fn try_from(written: Written) -> anyhow::Result<Vm> {
         let Written { name, cgroup, weight, most_loss } = written;
+        let most_loss = most_loss.as_deref().map(share).transpose()?;
         let by = match (name, cgroup) {
-            (Some(name), None) => By::Name(name),
-            (None, Some(cgroup)) => By::Cgroup(cgroup),
-            _ => return Err("vm: it has either name or cgroup".to_owned()),
+            (Some(name), None) => {
+                ensure!(!name.is_empty(), "vm: the name is empty");
+                By::Name(name)
+            }
+            (None, Some(path)) => {
+                ensure!(
+                    path.starts_with('/'),
+                    "vm: the control group `{path}` is not a path from the root on"
+                );
+                By::Cgroup(path)
+            }
+            _ => bail!("vm: it has either name or cgroup"),
         };
-        let most_loss = most_loss.as_deref().map(share).transpose().map_err(|error| error.to_string())?;
-        let vm = Vm { by, tenant: Tenant { weight: weight.unwrap_or(1.0), most_loss } };
-        vm.check().map_err(|error| error.to_string())?;
-        Ok(vm)
+        let weight = weight.unwrap_or(1.0);
+        ensure!((0.0..=1_000.0).contains(&weight), "vm: weight: {weight} is not from 0 to 1000");
+        Ok(Vm { by, tenant: Tenant { weight, most_loss } })
     }
 }
 
@@ -92,39 +101,23 @@ impl FromStr for Vm {
             !["weight=", "most-loss="].iter().any(|key| name.starts_with(key)),
             "the name of the VM comes first: NAME,{name}"
         );
-        let mut tenant = Tenant::default();
+        let mut written = Written { name: Some(name), ..Written::default() };
         for item in items {
             match item.split_once('=') {
                 Some(("weight", weight)) => {
                     let number = weight.parse().ok();
-                    tenant.weight = number.with_context(|| format!("weight: `{weight}` is not a number"))?;
+                    written.weight =
+                        Some(number.with_context(|| format!("weight: `{weight}` is not a number"))?);
                 }
-                Some(("most-loss", loss)) => tenant.most_loss = Some(share(loss)?),
+                Some(("most-loss", loss)) => written.most_loss = Some(loss.to_owned()),
                 _ => bail!("`{item}` is neither weight=NUMBER nor most-loss=SHARE"),
             }
         }
-        let vm = Vm { by: By::Name(name), tenant };
-        vm.check()?;
-        Ok(vm)
+        written.try_into()
     }
 }
 
 impl Vm {
-    fn check(&self) -> anyhow::Result<()> {
-        match &self.by {
-            By::Name(name) => ensure!(!name.is_empty(), "vm: the name is empty"),
-            By::Cgroup(path) => {
-                ensure!(
-                    path.starts_with('/'),
-                    "vm: the control group `{path}` is not a path from the root on"
-                );
-            }
-        }
-        let weight = self.tenant.weight;
-        ensure!((0.0..=1_000.0).contains(&weight), "vm: weight: {weight} is not from 0 to 1000");
-        Ok(())
-    }
-
     /// Whether this is the VM.
     fn is(&self, naming: &Naming) -> bool {
         match &self.by {

@@ -52,6 +52,10 @@ enum Event {
     Do(Box<dyn FnOnce()>),
 }
 
+impl Notes<'_> {
+    pub(super) const SILENT: Notes<'static> = Notes { line: &|_| (), warning: &|_| () };
+}
+
 /// A world in memory.
 struct Simulated<'a> {
     fixture: &'a Fixture,

@@ -3,7 +3,10 @@
 mod loops;
 mod mixed;
 
+use crate::core::pricing::play;
+use crate::core::{Episode, Observed};
 use dwell_policy::param::{Param, Setting};
+use dwell_replay::Player;
 
 /// The least and the greatest value that the settings give each parameter, in the order of the table of parameters.
 pub(crate) fn permitted(settings: &[Setting]) -> Vec<(&'static str, i64, i64)> {
@@ -15,4 +18,13 @@ pub(crate) fn permitted(settings: &[Setting]) -> Vec<(&'static str, i64, i64)> {
         (param.name, least, most)
     };
     first.iter().enumerate().map(range).collect()
+}
+
+impl Observed {
+    /// What a rule does in a period of these episodes, all of them seen.
+    pub(crate) fn played(player: &mut Player, episodes: Vec<Episode>) -> Observed {
+        let play = |episode: &Episode| play(player, *episode);
+        let counted = episodes.iter().map(play).sum();
+        Observed::new(7, counted, episodes)
+    }
 }
