@@ -182,17 +182,13 @@ impl Control<'_> {
         }
     }
 
-    /// A layer as at its start, but what it did is kept.
-    fn layered_again(&self, at: usize) -> anyhow::Result<Layered> {
-        let before = &self.layers[at];
-        Ok(Layered { tally: before.tally.clone(), ..self.layered(&before.subject)? })
-    }
-
-    /// Control of a layer begins anew.
+    /// Control of a layer begins anew; what it did is kept.
     pub(super) fn renew(&mut self, at: usize) -> anyhow::Result<()> {
-        let layered = self.asking(|control| control.layered_again(at)).0?;
+        let subject = self.layers[at].subject.clone();
+        let layered = self.asking(|control| control.layered(&subject)).0?;
         self.log_start(&layered);
-        self.layers[at] = layered;
+        let tally = std::mem::take(&mut self.layers[at].tally);
+        self.layers[at] = Layered { tally, ..layered };
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use crate::core::Tenant;
 use anyhow::{Context, bail, ensure};
 use dwell_capture::kvm_stats::VmId;
+use dwell_cli::quantity;
 use dwell_machine::Machine;
 use dwell_machine::process::Naming;
 use serde::{Deserialize, Serialize};
@@ -79,13 +80,9 @@ impl From<Vm> for Written {
 
 /// `5%` or `0.05`.
 pub(super) fn share(text: &str) -> anyhow::Result<f64> {
-    let (number, scale) = match text.trim().strip_suffix('%') {
-        Some(percent) => (percent.trim_end(), 100.0),
-        None => (text.trim(), 1.0),
-    };
-    match number.parse::<f64>() {
+    match quantity::cpus(text) {
         // Whoever writes 5 means 5 %.
-        Ok(share) if share.is_finite() && share >= 0.0 && (scale > 1.0 || share <= 1.0) => Ok(share / scale),
+        Ok(share) if share <= 1.0 || text.trim().ends_with('%') => Ok(share),
         _ => bail!("`{text}` is not a share; write it as 5% or 0.05, and one above 100% with the sign"),
     }
 }
