@@ -157,12 +157,10 @@ impl Control<'_> {
         let quiet = match source.observe(self.machine, controller, lease.as_mut(), now_ns) {
             Ok(Look::Episodes(observed)) => return Ok(Some(observed)),
             Ok(Look::Nothing { quiet }) => quiet,
-            Ok(Look::Polls { told }) => {
-                if !told {
-                    let what = "no advice: it polls, and episodes that end while it polls cannot be recorded; with \
-                                --mode active its polling is disabled for short times";
-                    self.notes.say(&self.layers[at].subject, what);
-                }
+            Ok(Look::Polls) => {
+                let what = "no advice: it polls, and episodes that end while it polls cannot be recorded; with \
+                            --mode active its polling is disabled for short times";
+                self.notes.say(&self.layers[at].subject, what);
                 true
             }
             Err(trouble) => {

@@ -241,7 +241,8 @@ impl Source for IothreadSource {
         let Some(lease) = lease.filter(|_| polls) else {
             // Without a lease nothing may be written.
             return match polls {
-                true => Ok(Look::Polls { told: std::mem::replace(&mut self.told, true) }),
+                true if std::mem::replace(&mut self.told, true) => Ok(Look::Nothing { quiet: true }),
+                true => Ok(Look::Polls),
                 false => self.burst(machine).map(Look::Episodes),
             };
         };
@@ -339,11 +340,8 @@ pub(super) enum Look {
         /// Whether the next look can be late.
         quiet: bool,
     },
-    /// It polls, and may not be made not to.
-    Polls {
-        /// Whether that was found before.
-        told: bool,
-    },
+    /// It polls, which was not found before, and may not be made not to.
+    Polls,
     Episodes(Vec<Observed>),
 }
 
