@@ -10,8 +10,8 @@ const WORTH_THREADS: usize = 1 << 20;
 
 /// Many rules, each with a policy of its own for every idler, fed with the same episodes on all cores.
 ///
-/// The rules of hosts and guests and fixed windows go through the vector [`engine`](crate::engine), all others through
-/// their policies one episode after the other. The counts are the same.
+/// The rules of hosts and guests go through the vector [`engine`](crate::engine), all others through their policies one
+/// episode after the other. The counts are the same.
 pub struct Bank {
     rules: Vec<Rule>,
     engine: Engine,

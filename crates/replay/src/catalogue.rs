@@ -118,7 +118,6 @@ impl Catalogue {
             _ => return Err(unwritten(text, entry)),
         };
         Ok(match (entry.name, terms.halt_cost) {
-            // The vector engine takes these.
             ("never", _) => Rule::Never,
             ("always", _) => Rule::Always,
             ("fixed", window) => Rule::Fixed(window),

@@ -26,17 +26,6 @@ const _: () = assert!(MAX_END as u64 + LONGEST_POLL_STEP.get() <= 1 << 27);
 /// lengths as they were.
 pub(super) const LONGEST: i32 = i32::MAX;
 
-/// What a setting comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plan {
-    /// A window that never changes \[ns\].
-    Window(u64),
-    /// A lane of the engine.
-    Lane(Lane),
-    /// Beyond the lanes: one episode after the other.
-    Scalar,
-}
-
 /// Which rule a lane follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
@@ -74,74 +63,54 @@ pub(super) struct Lane {
     pub(super) floor: u32,
 }
 
-impl Plan {
-    pub(super) fn of(rule: &Rule) -> Plan {
-        match rule {
-            Rule::Never => Plan::Window(0),
-            Rule::Always => Plan::Window(u64::MAX),
-            Rule::Fixed(window) | Rule::SkiRental(window) => Plan::Window(window.get()),
-            Rule::Layer(setting) => match setting.layer() {
-                Layer::Host => Plan::host(setting),
-                Layer::Guest => Plan::guest(setting),
-                Layer::Driver | Layer::Iothread => Plan::Scalar,
-            },
-            Rule::Policy(..) | Rule::Stacked { .. } => Plan::Scalar,
+impl Lane {
+    /// The lane of a rule; `None` where the scalar replay takes it, as it does settings whose window is always zero.
+    pub(super) fn of(rule: &Rule) -> Option<Lane> {
+        let Rule::Layer(setting) = rule else { return None };
+        let lane = match setting.layer() {
+            Layer::Host => Lane::host(setting)?,
+            Layer::Guest => Lane::guest(setting)?,
+            Layer::Driver | Layer::Iothread => return None,
+        };
+        // Nothing grows to more than the maximum, and zero times the factor stays zero.
+        if lane.max == 0 || lane.start == 0 || lane.max >= MAX_END {
+            return None;
         }
+        // Windows are at most `max`, and so the least of `start` and `max` is the same for every `start` above it.
+        let start = lane.start.min(lane.max + 1);
+        // No window is so long as to reach such a floor or divisor: all that shrinks becomes zero.
+        let drops = lane.floor > lane.max || lane.shrink > lane.max;
+        Some(if drops { Lane { start, floor: 0, shrink: 0, ..lane } } else { Lane { start, ..lane } })
     }
 
-    fn host(setting: &Setting) -> Plan {
-        let Ok(revision) = host::Revision::of(setting.version()) else { return Plan::Scalar };
+    fn host(setting: &Setting) -> Option<Lane> {
+        let revision = host::Revision::of(setting.version()).ok()?;
         let params = host::Params::from(setting);
-        if params.halt_poll_ns_grow == 0 {
-            // From zero nothing grows.
-            return Plan::Window(0);
-        }
-        Lane {
+        let floors = revision.shrinks_to_zero_below_grow_start();
+        // With a factor of zero nothing grows from zero.
+        (params.halt_poll_ns_grow > 0).then_some(Lane {
             kind: Kind::Host,
             max: params.halt_poll_ns,
             grow: params.halt_poll_ns_grow,
             start: params.halt_poll_ns_grow_start,
             shrink: params.halt_poll_ns_shrink,
-            floor: if revision.shrinks_to_zero_below_grow_start() {
-                params.halt_poll_ns_grow_start
-            } else {
-                0
-            },
-        }
-        .plan()
+            floor: if floors { params.halt_poll_ns_grow_start } else { 0 },
+        })
     }
 
-    fn guest(setting: &Setting) -> Plan {
-        let Ok(revision) = guest::Revision::of(setting.version()) else { return Plan::Scalar };
+    fn guest(setting: &Setting) -> Option<Lane> {
+        let revision = guest::Revision::of(setting.version()).ok()?;
         let params = guest::Params::from(setting);
         let shrinks = params.guest_halt_poll_allow_shrink;
         let floors = shrinks && revision.shrinks_to_zero_below_grow_start();
-        Lane {
+        Some(Lane {
             kind: if revision == guest::Revision::V5_4 { Kind::GuestMicros } else { Kind::Guest },
             max: params.guest_halt_poll_ns,
             grow: params.guest_halt_poll_grow,
             start: params.guest_halt_poll_grow_start,
             shrink: if shrinks { params.guest_halt_poll_shrink } else { 1 },
             floor: if floors { params.guest_halt_poll_grow_start } else { 0 },
-        }
-        .plan()
-    }
-}
-
-impl Lane {
-    fn plan(self) -> Plan {
-        if self.max == 0 || self.start == 0 {
-            // Nothing grows to more than the maximum, and zero times the factor stays zero.
-            return Plan::Window(0);
-        }
-        if self.max >= MAX_END {
-            return Plan::Scalar;
-        }
-        // Windows are at most `max`, and so the least of `start` and `max` is the same for every `start` above it.
-        let start = self.start.min(self.max + 1);
-        // No window is so long as to reach such a floor or divisor: all that shrinks becomes zero.
-        let drops = self.floor > self.max || self.shrink > self.max;
-        Plan::Lane(if drops { Lane { start, floor: 0, shrink: 0, ..self } } else { Lane { start, ..self } })
+        })
     }
 
     /// Whether lanes of like maxima can run together, with windows that are cut to theirs only where they could be

@@ -16,9 +16,6 @@
 //! * one in between takes every operation in every setting. Where those are many, all go through a kernel for that kind
 //!   alone, and has no branch to mispredict.
 //!
-//! Windows that never change ([`Rule::Fixed`] and its kin) need no replay at all: one binary search
-//! per episode finds the shortest window that covers it, and so all others.
-//!
 //! # Exactness
 //! Every count is that of the scalar replay, for any lengths and parameters: tests compare the two. Lanes have 32 bits:
 //! * lengths above 2^31 - 1 ns are replayed as this: no lane has a maximum of 2^27 ns or more, a window is at most the
@@ -67,7 +64,6 @@
 
 #![allow(unsafe_code)] // Vector instructions are reached through intrinsics and function pointers that need it.
 
-mod fixed;
 mod group;
 mod isa;
 mod kernel;
@@ -88,11 +84,10 @@ pub use isa::Isa;
 use crate::counts::Counts;
 use crate::rule::Rule;
 use crate::source::Batch;
-use fixed::Windows;
 use group::LaneGroup;
 use isa::{Kernels, Learns};
 use kernel::Ranges;
-use lane::{Growth, Kind, Lane, Plan};
+use lane::{Growth, Kind, Lane};
 use rayon::prelude::*;
 use segment::{BLOCK, SEGMENT, Segment, Segments};
 use std::collections::BTreeMap;
@@ -112,18 +107,11 @@ const MANY_BETWEEN: usize = 3;
 pub(crate) struct Engine {
     kernels: Kernels,
     tasks: Vec<Task>,
-    windows: Windows,
-    /// For each rule where its counts are found.
-    places: Vec<Place>,
+    /// For each rule where its counts are found: its task, and its lane there.
+    places: Vec<(usize, usize)>,
     segments: Vec<Segments>,
     /// Number of episodes and their length; the rest is zero.
     all: Counts,
-}
-
-#[derive(Clone, Copy)]
-enum Place {
-    Window(u64),
-    Lane { task: usize, lane: usize },
 }
 
 /// Groups of lanes of one rule.
@@ -140,38 +128,26 @@ struct Task {
 impl Engine {
     /// An engine for all of the rules that it can replay, and for each rule whether it is one of them.
     pub(crate) fn new<'a>(rules: impl Iterator<Item = &'a Rule>, isa: Isa) -> (Engine, Vec<bool>) {
-        let plans: Vec<Plan> = rules.map(Plan::of).collect();
+        let lanes: Vec<Option<Lane>> = rules.map(Lane::of).collect();
+        let taken = lanes.iter().map(Option::is_some).collect();
+        let lanes: Vec<Lane> = lanes.into_iter().flatten().collect();
         let mut engine = Engine {
             kernels: isa.kernels(),
             tasks: vec![],
-            windows: Windows::default(),
-            places: vec![],
+            places: vec![(0, 0); lanes.len()],
             segments: vec![],
             all: Counts::default(),
         };
-        let taken: Vec<bool> = plans.iter().map(|plan| *plan != Plan::Scalar).collect();
-        let taken_plans: Vec<Plan> = plans.into_iter().filter(|plan| *plan != Plan::Scalar).collect();
-        engine.place(&taken_plans);
+        engine.place(&lanes);
         (engine, taken)
     }
 
-    fn place(&mut self, plans: &[Plan]) {
-        let mut windows = vec![];
+    fn place(&mut self, lanes: &[Lane]) {
         let mut groups: BTreeMap<(Kind, bool, u32), Vec<(usize, Lane)>> = BTreeMap::new();
-        for (rule, plan) in plans.iter().enumerate() {
-            match *plan {
-                Plan::Lane(lane) => {
-                    let group = (lane.kind, lane.can_run_together(), lane.max);
-                    groups.entry(group).or_default().push((rule, lane));
-                }
-                Plan::Window(window) => windows.push(window),
-                Plan::Scalar => {}
-            }
+        for (rule, &lane) in lanes.iter().enumerate() {
+            let group = (lane.kind, lane.can_run_together(), lane.max);
+            groups.entry(group).or_default().push((rule, lane));
         }
-        self.places =
-            plans.iter().map(|plan| Place::Window(if let Plan::Window(w) = plan { *w } else { 0 })).collect();
-        self.windows = Windows::new(windows);
-
         // Those of one maximum first; of the others those that need the same kernel, in order of their maxima; and what
         // then remains.
         let few = self.kernels.lanes / FEW;
@@ -206,7 +182,7 @@ impl Engine {
         for lanes in lanes.chunks(capacity * GROUPS_PER_TASK) {
             let task = self.tasks.len();
             for (lane, (rule, _)) in lanes.iter().enumerate() {
-                self.places[*rule] = Place::Lane { task, lane };
+                self.places[*rule] = (task, lane);
             }
             let settings: Vec<Lane> = lanes.iter().map(|(_, lane)| *lane).collect();
             self.tasks.push(Task {
@@ -225,7 +201,7 @@ impl Engine {
 
     /// Replays a batch under every setting, on all cores or in the calling thread.
     pub(crate) fn feed(&mut self, batch: &Batch, on_all_cores: bool) {
-        if self.places.is_empty() {
+        if self.tasks.is_empty() {
             return;
         }
         let mut runs = 0;
@@ -233,24 +209,18 @@ impl Engine {
             if self.segments.len() <= runs {
                 self.segments.push(Segments::default());
             }
-            if !self.tasks.is_empty() {
-                self.segments[runs].fill(run);
-            }
+            self.segments[runs].fill(run);
             runs += 1;
             self.all.episodes += run.idle_ns.len() as u64;
             self.all.idle_ns += run.idle_ns.iter().map(|&idle| u128::from(idle)).sum::<u128>();
         }
-        let Engine { kernels, tasks, windows, segments, .. } = self;
-        let segments = &segments[..if tasks.is_empty() { 0 } else { runs }];
-        if !on_all_cores {
-            batch.runs().for_each(|run| windows.feed(run));
+        let Engine { kernels, tasks, segments, .. } = self;
+        let segments = &segments[..runs];
+        if on_all_cores {
+            tasks.par_iter_mut().for_each(|task| task.feed(kernels, segments));
+        } else {
             tasks.iter_mut().for_each(|task| task.feed(kernels, segments));
-            return;
         }
-        rayon::join(
-            || batch.runs().for_each(|run| windows.feed(run)),
-            || tasks.par_iter_mut().for_each(|task| task.feed(kernels, segments)),
-        );
     }
 
     /// All windows as at the start.
@@ -261,17 +231,8 @@ impl Engine {
     /// What each rule did since the last call, in the order of the rules that were taken.
     pub(crate) fn take(&mut self) -> Vec<Counts> {
         let all = std::mem::take(&mut self.all);
-        let windows = self.windows.take(all);
         let tasks: Vec<Vec<Counts>> = self.tasks.iter_mut().map(|task| task.take(all)).collect();
-        let of_window = |window: u64| {
-            let found = windows.binary_search_by_key(&window, |(window, _)| *window);
-            found.map_or(all, |index| windows[index].1)
-        };
-        let counts = |place: &Place| match *place {
-            Place::Window(window) => of_window(window),
-            Place::Lane { task, lane } => tasks[task][lane],
-        };
-        self.places.iter().map(counts).collect()
+        self.places.iter().map(|&(task, lane)| tasks[task][lane]).collect()
     }
 }
 
