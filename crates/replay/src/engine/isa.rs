@@ -2,8 +2,9 @@
 
 use super::group::LaneGroup;
 use super::kernel::{Ranges, apart, find_ranges, together};
+use super::lane::{Growth, Kind};
 use super::lanes::{Lanes, Plain};
-use super::segment::Segment;
+use super::segment::{Segment, Way};
 
 dwell_policy::named! {
     /// Instructions that the engine can use.
@@ -67,86 +68,57 @@ impl Isa {
 type FindRanges = unsafe fn(Segment<'_>, (i32, i32), bool, &mut Ranges);
 type Apart = unsafe fn(Segment<'_>, usize, &mut LaneGroup);
 type Together = unsafe fn(Segment<'_>, &Ranges, usize, &mut LaneGroup);
+/// By growth ([`LaneGroup::growth`]), and by whether all divisions are shifts.
+type ByGrowth<Kernel> = [[Kernel; 2]; 3];
 
 /// The kernels for one set of instructions; made by [`Isa::kernels`] alone, which asserts that the CPU has them.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
     /// Lanes of a group.
     pub(super) lanes: usize,
-    /// Without and with wakeup latencies, as all but `contended`, which takes either.
+    /// By [`Way`], without the last one, as those of `together`.
     find_ranges: [FindRanges; 2],
-    /// By rule, by growth ([`LaneGroup::growth`]), and by whether all divisions are shifts.
-    apart: [[[[Apart; 2]; 3]; 3]; 2],
-    /// For the host's rule where other tasks cut polls short: by growth, and by whether all divisions are shifts.
-    contended: [[Apart; 2]; 3],
-    /// For the guest's rule where a poll ends at a look at the clock, with latencies or without: by whether it is that
-    /// of 5.4, by growth, and by whether all divisions are shifts.
-    stepped: [[[Apart; 2]; 3]; 2],
-    /// By rule, by growth: of [`Growth::Shift`] and [`Growth::Raise`] whose windows above zero grow past `start`, and
-    /// of all others; and by whether all divisions are shifts.
-    together: [[[[Together; 2]; 3]; 2]; 2],
-}
-
-/// What a rule learns from: the index of its kernels.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Learns {
-    /// The whole episode: the host.
-    Episode,
-    /// The halt alone: the guest.
-    Halt,
-    /// The whole microseconds of the halt: the guest of 5.4.
-    HaltMicros,
+    /// By rule and by way.
+    apart: [[ByGrowth<Apart>; 3]; 3],
+    /// By rule, without that of 5.4, and by way. The growth is [`Growth::Shift`] or [`Growth::Raise`] where windows above
+    /// zero grow past `start`, and the last one stands for both where they do not.
+    together: [[ByGrowth<Together>; 2]; 2],
 }
 
 impl Kernels {
     /// Runs a group of any lanes.
-    pub(super) fn apart(&self, learns: Learns, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
-        let kernels = &self.apart[usize::from(segment.is_late())];
-        let kernel = kernels[learns as usize][group.growth as usize][usize::from(group.shifts)];
-        // SAFETY: `Isa::kernels` has asserted that the CPU has the instructions.
-        unsafe { kernel(segment, idler, group) }
-    }
-
-    /// Runs a group of any lanes of the host's rule over a segment in which other tasks cut polls short.
-    pub(super) fn contended(&self, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
-        let kernel = self.contended[group.growth as usize][usize::from(group.shifts)];
-        // SAFETY: as above.
-        unsafe { kernel(segment, idler, group) }
-    }
-
-    /// Runs a group of any lanes of the guest's rule whose polls end at looks at the clock.
-    pub(super) fn stepped(&self, learns: Learns, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
-        let kernels = &self.stepped[usize::from(learns == Learns::HaltMicros)];
+    pub(super) fn apart(&self, kind: Kind, segment: Segment<'_>, idler: usize, group: &mut LaneGroup) {
+        let kernels = &self.apart[kind as usize][segment.way(kind) as usize];
         let kernel = kernels[group.growth as usize][usize::from(group.shifts)];
-        // SAFETY: as above.
+        // SAFETY: `Isa::kernels` has asserted that the CPU has the instructions.
         unsafe { kernel(segment, idler, group) }
     }
 
     /// Finds where small episodes and others meet for maxima of a range.
     pub(super) fn find_ranges(
         &self,
-        learns: Learns,
+        kind: Kind,
         segment: Segment<'_>,
         maxima: (i32, i32),
         ranges: &mut Ranges,
     ) {
-        let kernel = self.find_ranges[usize::from(segment.is_late())];
+        let kernel = self.find_ranges[segment.way(kind) as usize];
         // SAFETY: as above.
-        unsafe { kernel(segment, maxima, learns != Learns::Episode, ranges) }
+        unsafe { kernel(segment, maxima, kind != Kind::Host, ranges) }
     }
 
     /// Runs a group whose lanes can run together, with the ranges for its maxima.
     pub(super) fn together(
         &self,
-        learns: Learns,
+        kind: Kind,
         segment: Segment<'_>,
         ranges: &Ranges,
         idler: usize,
         group: &mut LaneGroup,
     ) {
         let growth = if group.grows_past_start { group.growth as usize } else { 2 };
-        let kernels = &self.together[usize::from(segment.is_late())];
-        let kernel = kernels[usize::from(learns != Learns::Episode)][growth][usize::from(group.shifts)];
+        let kernels = &self.together[kind as usize][segment.way(kind) as usize];
+        let kernel = kernels[growth][usize::from(group.shifts)];
         // SAFETY: as above.
         unsafe { kernel(segment, ranges, idler, group) }
     }
@@ -154,45 +126,33 @@ impl Kernels {
 
 /// A kernel of any divisor and one of shifts.
 macro_rules! by_division {
-    ($run:ident, $($of:tt),*) => {
-        [$run::<$($of),*, false>, $run::<$($of),*, true>]
+    ($run:ident, $kind:ident, $way:ident, $growth:ident $(, $lifts:literal)?) => {
+        [
+            $run::<{ Kind::$kind as u8 }, { Way::$way as u8 }, { Growth::$growth as u8 }, $($lifts,)? false>,
+            $run::<{ Kind::$kind as u8 }, { Way::$way as u8 }, { Growth::$growth as u8 }, $($lifts,)? true>,
+        ]
     };
 }
 
-/// The kernels of groups of any lanes by rule and growth, and of those that run together.
+/// The kernels of groups of any lanes.
 macro_rules! all_apart {
-    ($late:tt) => {
-        [
-            [
-                by_division!(run_apart, false, false, $late, false, false, true, true),
-                by_division!(run_apart, false, false, $late, false, false, false, true),
-                by_division!(run_apart, false, false, $late, false, false, false, false),
-            ],
-            [
-                by_division!(run_apart, false, false, $late, true, false, true, true),
-                by_division!(run_apart, false, false, $late, true, false, false, true),
-                by_division!(run_apart, false, false, $late, true, false, false, false),
-            ],
-            // The division by a thousand dwarfs the growth.
-            [by_division!(run_apart, false, false, $late, true, true, false, false); 3],
-        ]
+    ($kind:ident, $($way:ident)*) => {
+        [$([
+            by_division!(run_apart, $kind, $way, Shift),
+            by_division!(run_apart, $kind, $way, Raise),
+            by_division!(run_apart, $kind, $way, Any),
+        ]),*]
     };
 }
 
+/// The kernels of groups whose lanes run together.
 macro_rules! all_together {
-    ($late:tt) => {
-        [
-            [
-                by_division!(run_together, $late, false, true, false),
-                by_division!(run_together, $late, false, false, false),
-                by_division!(run_together, $late, false, false, true),
-            ],
-            [
-                by_division!(run_together, $late, true, true, false),
-                by_division!(run_together, $late, true, false, false),
-                by_division!(run_together, $late, true, false, true),
-            ],
-        ]
+    ($kind:ident, $($way:ident)*) => {
+        [$([
+            by_division!(run_together, $kind, $way, Shift, false),
+            by_division!(run_together, $kind, $way, Raise, false),
+            by_division!(run_together, $kind, $way, Raise, true),
+        ]),*]
     };
 }
 
@@ -205,54 +165,50 @@ macro_rules! kernels {
 
             pub(super) const KERNELS: Kernels = Kernels {
                 lanes: $together * <$lanes>::WIDTH,
-                find_ranges: [ranges::<false>, ranges::<true>],
-                apart: [all_apart!(false), all_apart!(true)],
-                contended: [
-                    by_division!(run_apart, false, true, true, false, false, true, true),
-                    by_division!(run_apart, false, true, true, false, false, false, true),
-                    by_division!(run_apart, false, true, true, false, false, false, false),
-                ],
-                stepped: [
+                find_ranges: [ranges::<{ Way::Plain as u8 }>, ranges::<{ Way::Late as u8 }>],
+                apart: [
+                    all_apart!(Host, Plain Late Ended),
+                    all_apart!(Guest, Plain Late Ended),
+                    // The division by a thousand dwarfs the growth.
                     [
-                        by_division!(run_apart, true, false, true, true, false, true, true),
-                        by_division!(run_apart, true, false, true, true, false, false, true),
-                        by_division!(run_apart, true, false, true, true, false, false, false),
+                        [by_division!(run_apart, GuestMicros, Plain, Any); 3],
+                        [by_division!(run_apart, GuestMicros, Late, Any); 3],
+                        [by_division!(run_apart, GuestMicros, Ended, Any); 3],
                     ],
-                    [by_division!(run_apart, true, false, true, true, true, false, false); 3],
                 ],
-                together: [all_together!(false), all_together!(true)],
+                together: [all_together!(Host, Plain Late), all_together!(Guest, Plain Late)],
             };
 
             $(#[$feature])?
-            unsafe fn ranges<const LATE: bool>(
+            unsafe fn ranges<const WAY: u8>(
                 segment: Segment<'_>,
                 maxima: (i32, i32),
                 guest: bool,
                 ranges: &mut Ranges,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { find_ranges::<$lanes, LATE>(segment, maxima, guest, ranges) }
+                unsafe { find_ranges::<$lanes, WAY>(segment, maxima, guest, ranges) }
             }
 
             $(#[$feature])?
-            unsafe fn run_apart<const STEPPED: bool, const CONTENDED: bool, const LATE: bool, const GUEST: bool, const MICROS: bool, const GROWS_BY_SHIFT: bool, const RAISES: bool, const SHIFTS: bool>(
+            unsafe fn run_apart<const KIND: u8, const WAY: u8, const GROWTH: u8, const SHIFTS: bool>(
                 segment: Segment<'_>,
                 idler: usize,
                 group: &mut LaneGroup,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { apart::<$lanes, $apart, CONTENDED, LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS, STEPPED>(segment, idler, group) }
+                unsafe { apart::<$lanes, $apart, KIND, WAY, GROWTH, SHIFTS>(segment, idler, group) }
             }
 
             $(#[$feature])?
-            unsafe fn run_together<const LATE: bool, const GUEST: bool, const GROWS_BY_SHIFT: bool, const LIFTS: bool, const SHIFTS: bool>(
+            unsafe fn run_together<const KIND: u8, const WAY: u8, const GROWTH: u8, const LIFTS: bool, const SHIFTS: bool>(
                 segment: Segment<'_>,
                 ranges: &Ranges,
                 idler: usize,
                 group: &mut LaneGroup,
             ) {
                 // SAFETY: the caller vouches for the CPU.
-                unsafe { together::<$lanes, $together, LATE, GUEST, GROWS_BY_SHIFT, LIFTS, SHIFTS>(segment, ranges, idler, group) }
+                unsafe { together::<$lanes, $together, KIND, WAY, GROWTH, LIFTS, SHIFTS>(segment, ranges, idler, group) }
             }
         }
     };

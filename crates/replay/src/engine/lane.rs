@@ -26,7 +26,7 @@ const _: () = assert!(MAX_END as u64 + LONGEST_POLL_STEP.get() <= 1 << 27);
 /// lengths as they were.
 pub(super) const LONGEST: i32 = i32::MAX;
 
-/// Which rule a lane follows.
+/// Which rule a lane follows: the number of the kernels that are compiled for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
     /// KVM halt polling: learns from the whole episode.
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     GuestMicros,
 }
 
-/// How windows grow, in the order of what it costs; each includes those before it.
+/// How windows grow, in the order of what it costs; each includes those before it. Kernels are compiled for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Growth {
     /// By a shift, and never to less than before.

@@ -85,11 +85,11 @@ use crate::counts::Counts;
 use crate::rule::Rule;
 use crate::source::Batch;
 use group::LaneGroup;
-use isa::{Kernels, Learns};
+use isa::Kernels;
 use kernel::Ranges;
 use lane::{Growth, Kind, Lane};
 use rayon::prelude::*;
-use segment::{BLOCK, SEGMENT, Segment, Segments};
+use segment::{BLOCK, SEGMENT, Segment, Segments, Way};
 use std::collections::BTreeMap;
 
 /// Groups of lanes that one thread takes through a segment after one another, so that what is found out about
@@ -116,7 +116,7 @@ pub(crate) struct Engine {
 
 /// Groups of lanes of one rule.
 struct Task {
-    learns: Learns,
+    kind: Kind,
     /// Whether the lanes of a group can run together.
     together: bool,
     /// The longest maximum \[ns\].
@@ -186,11 +186,7 @@ impl Engine {
             }
             let settings: Vec<Lane> = lanes.iter().map(|(_, lane)| *lane).collect();
             self.tasks.push(Task {
-                learns: match kind {
-                    Kind::Host => Learns::Episode,
-                    Kind::Guest => Learns::Halt,
-                    Kind::GuestMicros => Learns::HaltMicros,
-                },
+                kind,
                 together,
                 max: settings.iter().map(|lane| lane.max).max().unwrap_or(0),
                 groups: settings.chunks(capacity).map(|lanes| LaneGroup::new(lanes, capacity)).collect(),
@@ -274,25 +270,17 @@ impl Task {
     }
 
     fn feed_part(&mut self, kernels: &Kernels, part: Segment<'_>, idler: usize) {
-        // A guest cannot see the other tasks of its host's core.
-        if self.learns == Learns::Episode && !part.alone.is_empty() {
-            self.groups.iter_mut().for_each(|group| kernels.contended(part, idler, group));
-            return;
-        }
-        if self.learns != Learns::Episode && part.step > 0 {
-            self.groups.iter_mut().for_each(|group| kernels.stepped(self.learns, part, idler, group));
-            return;
-        }
+        let together = self.together && part.way(self.kind) != Way::Ended;
         let mut found = None;
         for group in &mut self.groups {
-            if self.together && found != Some(group.maxima()) {
-                kernels.find_ranges(self.learns, part, group.maxima(), &mut self.ranges);
+            if together && found != Some(group.maxima()) {
+                kernels.find_ranges(self.kind, part, group.maxima(), &mut self.ranges);
                 found = Some(group.maxima());
             }
-            if self.together && self.ranges.between as usize <= part.lengths.len() / MANY_BETWEEN {
-                kernels.together(self.learns, part, &self.ranges, idler, group);
+            if together && self.ranges.between as usize <= part.lengths.len() / MANY_BETWEEN {
+                kernels.together(self.kind, part, &self.ranges, idler, group);
             } else {
-                kernels.apart(self.learns, part, idler, group);
+                kernels.apart(self.kind, part, idler, group);
             }
         }
     }

@@ -3,7 +3,7 @@
 //! A segment holds episodes that have a length, so that a kernel need not test for zero; those of no length are between
 //! segments. They change no window: each is a poll, and one that succeeds, unless the window is zero.
 
-use super::lane::LONGEST;
+use super::lane::{Kind, LONGEST};
 use crate::source::Run;
 
 /// Episodes of a segment at most: 16 KiB, half a first-level cache.
@@ -132,10 +132,26 @@ impl Segments {
     }
 }
 
+/// What a kernel looks at beside the lengths: the number of those that are compiled for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Nothing.
+    Plain,
+    /// What a rule learns from where it halts.
+    Late,
+    /// That, which may be the lengths, and where polls end other than with their windows: for the host where another task
+    /// cut them short, for a guest at a look at the clock. A guest cannot see the other tasks of its host's core.
+    Ended,
+}
+
 impl<'a> Segment<'a> {
-    /// Whether halts have wakeup latencies.
-    pub(super) fn is_late(&self) -> bool {
-        !self.learned.is_empty()
+    pub(super) fn way(&self, kind: Kind) -> Way {
+        let is_ended = if kind == Kind::Host { !self.alone.is_empty() } else { self.step > 0 };
+        match () {
+            () if is_ended => Way::Ended,
+            () if !self.learned.is_empty() => Way::Late,
+            () => Way::Plain,
+        }
     }
 
     /// The segment in parts of `length`, a multiple of [`BLOCK`].

@@ -1,17 +1,17 @@
 //! Lanes that have next to nothing in common.
 
 use super::super::group::LaneGroup;
+use super::super::lane::Kind;
 use super::super::lanes::Lanes;
-use super::super::segment::{Segment, TO_THE_END};
+use super::super::segment::{Segment, TO_THE_END, Way};
 use super::settings::{Looks, Settings};
 use super::{Tallies, store, vectors};
 
 /// The lanes may have any maximum each: every episode takes every operation in every lane. `V` vectors at a time.
 ///
-/// `CONTENDED`: of each episode the time alone is known. One that another task cut short halts in all lanes,
-/// and polls no longer than the time alone; what a lane learns from it does not change, as the rule looks at
-/// the length of the episode. `LATE`: an episode that halts is learned for a longer one. `STEPPED`: a poll ends at
-/// the first look at the clock after its window.
+/// Of the host's rule where polls are [`Way::Ended`], the time alone of each episode is known. One that another task cut
+/// short halts in all lanes, and polls no longer than the time alone; what a lane learns from it does not change, as the
+/// rule looks at the length of the episode.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
@@ -19,20 +19,17 @@ use super::{Tallies, store, vectors};
 pub(in super::super) unsafe fn apart<
     L: Lanes,
     const V: usize,
-    const CONTENDED: bool,
-    const LATE: bool,
-    const GUEST: bool,
-    const MICROS: bool,
-    const GROWS_BY_SHIFT: bool,
-    const RAISES: bool,
+    const KIND: u8,
+    const WAY: u8,
+    const GROWTH: u8,
     const SHIFTS: bool,
-    const STEPPED: bool,
 >(
     segment: Segment<'_>,
     idler: usize,
     group: &mut LaneGroup,
 ) {
-    assert!(!CONTENDED || segment.alone.len() == segment.lengths.len());
+    let (late, contended) = (WAY != Way::Plain as u8, WAY == Way::Ended as u8 && KIND == Kind::Host as u8);
+    assert!(!contended || segment.alone.len() == segment.lengths.len());
     let learned = if segment.learned.is_empty() { segment.lengths } else { segment.learned };
     assert!(learned.len() == segment.lengths.len());
     let mut at = 0;
@@ -48,17 +45,15 @@ pub(in super::super) unsafe fn apart<
             for (episode, &length) in segment.lengths.iter().enumerate() {
                 let x = L::splat(length);
                 settings.forget();
-                let alone = if CONTENDED { *segment.alone.get_unchecked(episode) } else { TO_THE_END };
-                let cut_short = CONTENDED && alone != TO_THE_END;
+                let alone = if contended { *segment.alone.get_unchecked(episode) } else { TO_THE_END };
+                let cut_short = contended && alone != TO_THE_END;
                 tallies.common_halts += u64::from(cut_short);
                 let longest_poll = L::splat(alone);
-                let y = if LATE { L::splat(*learned.get_unchecked(episode)) } else { x };
+                let y = if late { L::splat(*learned.get_unchecked(episode)) } else { x };
                 // One that is cut short is always learned for the longer.
-                let outlasting = if LATE && cut_short { y } else { x };
+                let outlasting = if late && cut_short { y } else { x };
                 for (v, q) in q.iter_mut().enumerate() {
-                    let step = settings.step::<LATE, GUEST, MICROS, GROWS_BY_SHIFT, RAISES, SHIFTS, STEPPED>(
-                        v, outlasting, y, *q, looks,
-                    );
+                    let step = settings.step::<KIND, WAY, GROWTH, SHIFTS>(v, outlasting, y, *q, looks);
                     if cut_short {
                         tallies.polled[v] = tallies.polled[v].add(longest_poll.min(*q));
                     } else {

@@ -1,7 +1,7 @@
 //! Ranges of small episodes and of others in a segment.
 
 use super::super::lanes::Lanes;
-use super::super::segment::Segment;
+use super::super::segment::{Segment, Way};
 
 /// Runs of small episodes and of others in one segment, for settings whose maxima lie in one range.
 ///
@@ -22,13 +22,13 @@ pub(in super::super) const fn limits(lowest: i32, highest: i32, guest: bool) -> 
     if guest { (lowest, 2 * highest) } else { (lowest - 1, highest) }
 }
 
-/// Finds the runs of small episodes and of others. `LATE`: a halted episode is `learned` for one that is longer than
-/// its length; a small one has to be so with the latency too, and a big one outlasts all windows without it.
+/// Finds the runs of small episodes and of others. With [`Way::Late`] a halted episode is `learned` for one that is longer
+/// than its length; a small one has to be so with the latency too, and a big one outlasts all windows without it.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
 #[inline(always)]
-pub(in super::super) unsafe fn find_ranges<L: Lanes, const LATE: bool>(
+pub(in super::super) unsafe fn find_ranges<L: Lanes, const WAY: u8>(
     segment: Segment<'_>,
     (lowest, highest): (i32, i32),
     guest: bool,
@@ -36,7 +36,8 @@ pub(in super::super) unsafe fn find_ranges<L: Lanes, const LATE: bool>(
 ) {
     let (small, between) = limits(lowest, highest, guest);
     let lengths = segment.lengths;
-    let learned = if LATE { segment.learned } else { lengths };
+    let late = WAY == Way::Late as u8;
+    let learned = if late { segment.learned } else { lengths };
     assert!(learned.len() == lengths.len());
     ranges.ends.clear();
     let (mut before, mut not_small, mut big) = (0u64, 0u32, 0u32);
@@ -49,7 +50,7 @@ pub(in super::super) unsafe fn find_ranges<L: Lanes, const LATE: bool>(
                 let (above_small, above_between) = unsafe {
                     let y = L::load(learned.as_ptr());
                     let mut above = y.gt(L::splat(between));
-                    if LATE {
+                    if late {
                         above = L::both(above, L::load(lengths.as_ptr()).gt(L::splat(highest)));
                     }
                     (y.gt(L::splat(small)), above)

@@ -1,8 +1,9 @@
 //! What the lanes of a vector do with a window: grow it, shrink it, or take any episode at all.
 
 use super::super::group::LaneGroup;
-use super::super::lane::reciprocal;
+use super::super::lane::{Growth, Kind, reciprocal};
 use super::super::lanes::Lanes;
+use super::super::segment::Way;
 use std::marker::PhantomData;
 
 /// The settings of a group, where they lie in memory: vectors of them are operands of instructions, and registers are
@@ -128,7 +129,7 @@ impl<L: Lanes> Settings<L> {
     /// # Safety
     /// See [`Settings::max`].
     #[inline(always)]
-    pub(super) unsafe fn grown_where<const BY_SHIFT: bool, const LIFTS: bool>(
+    pub(super) unsafe fn grown_where<const GROWTH: u8, const LIFTS: bool>(
         self,
         v: usize,
         window: L,
@@ -136,7 +137,7 @@ impl<L: Lanes> Settings<L> {
     ) -> L {
         // SAFETY: the caller vouches for it.
         unsafe {
-            if BY_SHIFT && !LIFTS {
+            if GROWTH == Growth::Shift as u8 && !LIFTS {
                 window.shl_where(at, Self::vector(self.grow_shift, v))
             } else {
                 let grown = window.mul(Self::vector(self.grow, v));
@@ -183,23 +184,14 @@ impl<L: Lanes> Settings<L> {
         unsafe { self.floored(v, self.divided::<BY_SHIFT>(v, window)) }
     }
 
-    /// An episode of any length `x` under windows that are not longer than their maximum. `LATE`: where it halts,
-    /// it is learned for one of length `y`, which is no shorter; else `y` is `x`.
-    ///
-    /// `RAISES`: no growth ends below the window that it began from. `STEPPED`: a poll ends at one of the `looks`.
+    /// An episode of any length `x` under windows that are not longer than their maximum. But for [`Way::Plain`], it is
+    /// learned for one of length `y` where it halts, which is no shorter; else `y` is `x`. A guest's poll ends at one of the
+    /// `looks` with [`Way::Ended`].
     ///
     /// # Safety
     /// See [`Settings::max`].
     #[inline(always)]
-    pub(super) unsafe fn step<
-        const LATE: bool,
-        const GUEST: bool,
-        const MICROS: bool,
-        const GROWS_BY_SHIFT: bool,
-        const RAISES: bool,
-        const SHIFTS: bool,
-        const STEPPED: bool,
-    >(
+    pub(super) unsafe fn step<const KIND: u8, const WAY: u8, const GROWTH: u8, const SHIFTS: bool>(
         self,
         v: usize,
         x: L,
@@ -207,29 +199,30 @@ impl<L: Lanes> Settings<L> {
         window: L,
         looks: Looks<L>,
     ) -> Step<L> {
+        let (late, host) = (WAY != Way::Plain as u8, KIND == Kind::Host as u8);
         // SAFETY: the caller vouches for it.
         unsafe {
             let max = self.max(v);
-            let poll = if STEPPED { looks.poll(window) } else { window };
+            let poll = if WAY == Way::Ended as u8 && !host { looks.poll(window) } else { window };
             let halted = x.gt(poll);
             // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with a latency
             // `halted` sees to that, and with microseconds, since the division takes `t` for a large number.
-            let y = if LATE { y } else { x };
+            let y = if late { y } else { x };
             // No closure: it would not be compiled for the CPU of the function that calls this.
             macro_rules! if_late {
                 ($mask:expr) => {
-                    if LATE { L::both(halted, $mask) } else { $mask }
+                    if late { L::both(halted, $mask) } else { $mask }
                 };
             }
             let (grows, shrinks);
-            if MICROS {
+            if KIND == Kind::GuestMicros as u8 {
                 let (factor, bits) = const { reciprocal(1_000) };
                 let micros =
                     y.sub(poll).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
                 let t = micros.mul(L::splat(1_000));
                 shrinks = L::both(halted, t.gt(max));
                 grows = L::without(L::both(halted, t.gt(window)), shrinks);
-            } else if GUEST {
+            } else if !host {
                 let t = y.sub(poll);
                 shrinks = if_late!(t.gt(max));
                 grows = L::without(if_late!(t.gt(window)), shrinks);
@@ -237,17 +230,17 @@ impl<L: Lanes> Settings<L> {
                 shrinks = if_late!(y.gt(max));
                 grows = L::both(halted, max.gt(y));
             }
-            let grown = if GROWS_BY_SHIFT {
+            let grown = if GROWTH == Growth::Shift as u8 {
                 window.shl(Self::vector(self.grow_shift, v))
             } else {
                 window.mul(Self::vector(self.grow, v))
             };
             let grown = grown.max(self.start(v)).min(max);
             let divided = self.divided::<SHIFTS>(v, window);
-            let next = if RAISES {
-                window.lower_where(shrinks, divided).raise_where(grows, grown)
-            } else {
+            let next = if GROWTH == Growth::Any as u8 {
                 window.replace(grows, grown).replace(shrinks, divided)
+            } else {
+                window.lower_where(shrinks, divided).raise_where(grows, grown)
             };
             let (next, kept) = self.floored(v, next);
             Step { window: next, polled: x.min(poll), halted, kept }

@@ -1,8 +1,9 @@
 //! Lanes with maxima close to each other.
 
 use super::super::group::LaneGroup;
+use super::super::lane::Kind;
 use super::super::lanes::Lanes;
-use super::super::segment::{BLOCK, Segment};
+use super::super::segment::{BLOCK, Segment, Way};
 use super::ranges::{Ranges, limits};
 use super::settings::{Looks, Settings};
 use super::{Tallies, store, vectors};
@@ -18,7 +19,7 @@ use super::{Tallies, store, vectors};
 /// Two things are skipped: a block that all windows cover, and what is left of a run of others once all windows are
 /// zero, or stay as they are; where maxima differ, up to the next episode between.
 ///
-/// `LATE`: an episode that halts is learned for a longer one, see [`Segment::learned`].
+/// With [`Way::Late`] an episode that halts is learned for a longer one, see [`Segment::learned`].
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
@@ -26,9 +27,9 @@ use super::{Tallies, store, vectors};
 pub(in super::super) unsafe fn together<
     L: Lanes,
     const V: usize,
-    const LATE: bool,
-    const GUEST: bool,
-    const GROWS_BY_SHIFT: bool,
+    const KIND: u8,
+    const WAY: u8,
+    const GROWTH: u8,
     const LIFTS: bool,
     const SHIFTS: bool,
 >(
@@ -37,12 +38,13 @@ pub(in super::super) unsafe fn together<
     idler: usize,
     group: &mut LaneGroup,
 ) {
+    let (late, guest) = (WAY == Way::Late as u8, KIND == Kind::Guest as u8);
     assert!(group.capacity() == V * L::WIDTH);
     let (lowest, highest) = group.maxima();
-    let (_, between) = limits(lowest, highest, GUEST);
-    let is_big = |length: i32, late: i32| late > between && (!LATE || length > highest);
+    let (_, between) = limits(lowest, highest, guest);
+    let is_big = |length: i32, learned: i32| learned > between && (!late || length > highest);
     let lengths = segment.lengths;
-    let learned = if LATE { segment.learned } else { lengths };
+    let learned = if late { segment.learned } else { lengths };
     let n = lengths.len();
     assert!(learned.len() == n);
     // SAFETY: the caller vouches for the CPU. The settings are used up before the group is changed.
@@ -54,17 +56,17 @@ pub(in super::super) unsafe fn together<
         macro_rules! small {
             ($episode:expr) => {{
                 let x = L::splat(*lengths.get_unchecked($episode));
-                let y = if LATE { L::splat(*learned.get_unchecked($episode)) } else { x };
+                let y = if late { L::splat(*learned.get_unchecked($episode)) } else { x };
                 settings.forget();
                 for v in 0..V {
                     let halted = x.gt(q[v]);
                     tallies.polled[v] = tallies.polled[v].add(x.min(q[v]));
                     tallies.halts[v] = tallies.halts[v].count(halted);
-                    let mut grows = if GUEST { y.gt(q[v].add(q[v])) } else { halted };
-                    if GUEST && LATE {
+                    let mut grows = if guest { y.gt(q[v].add(q[v])) } else { halted };
+                    if guest && late {
                         grows = L::both(halted, grows);
                     }
-                    q[v] = settings.grown_where::<GROWS_BY_SHIFT, LIFTS>(v, q[v], grows);
+                    q[v] = settings.grown_where::<GROWTH, LIFTS>(v, q[v], grows);
                 }
             }};
         }
@@ -105,11 +107,11 @@ pub(in super::super) unsafe fn together<
             let Some(&end) = ends.next() else { break };
             let end = (end as usize).min(n);
             while i < end {
-                let (length, late) = (*lengths.get_unchecked(i), *learned.get_unchecked(i));
+                let (length, as_learned) = (*lengths.get_unchecked(i), *learned.get_unchecked(i));
                 i += 1;
                 tallies.common_unpolled += 1;
                 settings.forget();
-                if is_big(length, late) {
+                if is_big(length, as_learned) {
                     tallies.common_halts += 1;
                     let (mut any, mut changed) = (zero, zero);
                     for v in 0..V {
@@ -133,7 +135,7 @@ pub(in super::super) unsafe fn together<
                         end
                     } else {
                         let rest = lengths[i..end].iter().zip(&learned[i..end]);
-                        i + rest.take_while(|&(&length, &late)| is_big(length, late)).count()
+                        i + rest.take_while(|&(&length, &learned)| is_big(length, learned)).count()
                     };
                     let times = to - i;
                     tallies.common_halts += times as u64;
@@ -147,16 +149,10 @@ pub(in super::super) unsafe fn together<
                     }
                     i = to;
                 } else {
-                    let (x, y) = (L::splat(length), L::splat(late));
+                    let (x, y) = (L::splat(length), L::splat(as_learned));
                     for v in 0..V {
                         let p = q[v].min(settings.max(v));
-                        let step = settings.step::<LATE, GUEST, false, GROWS_BY_SHIFT, true, SHIFTS, false>(
-                            v,
-                            x,
-                            y,
-                            p,
-                            Looks::of(0),
-                        );
+                        let step = settings.step::<KIND, WAY, GROWTH, SHIFTS>(v, x, y, p, Looks::of(0));
                         tallies.halts[v] = tallies.halts[v].count(step.halted);
                         tallies.polled[v] = tallies.polled[v].add(step.polled);
                         tallies.kept[v] = tallies.kept[v].count(step.kept);
