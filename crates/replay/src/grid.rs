@@ -6,7 +6,7 @@
 //! the maximum, a divisor that is never used) are left out. A fleet is searched on a [`coarse`] grid of
 //! several hundred of them.
 
-use dwell_policy::param::{DRIVER, Setting, index_of};
+use dwell_policy::param::{DRIVER, Setting, Unit, index_of};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 
@@ -34,8 +34,20 @@ pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
         grid.push(setting);
     };
     match layer {
-        Layer::Host => host(&mut add),
-        Layer::Guest => guest(&mut add),
+        Layer::Host => {
+            let names =
+                ["halt_poll_ns", "halt_poll_ns_grow", "halt_poll_ns_grow_start", "halt_poll_ns_shrink"];
+            halt_polling(&mut add, names, None);
+        }
+        Layer::Guest => {
+            let names = [
+                "guest_halt_poll_ns",
+                "guest_halt_poll_grow",
+                "guest_halt_poll_grow_start",
+                "guest_halt_poll_shrink",
+            ];
+            halt_polling(&mut add, names, Some("guest_halt_poll_allow_shrink"));
+        }
         Layer::Iothread => iothread(&mut add, version),
         Layer::Driver => {}
     }
@@ -68,9 +80,7 @@ pub fn coarse(layer: Layer, version: Version) -> Vec<Setting> {
     let is_time = |value: i64| value == 0 || times(2).any(|time| time == value);
     let is_coarse = |setting: &Setting| {
         setting.iter().all(|(param, value)| match param.name {
-            "halt_poll_ns" | "halt_poll_ns_grow_start" => is_time(value),
-            "guest_halt_poll_ns" | "guest_halt_poll_grow_start" => is_time(value),
-            "poll-max-ns" => is_time(value),
+            _ if param.unit == Unit::Nanoseconds => is_time(value),
             "halt_poll_ns_grow" | "guest_halt_poll_grow" => value == 2,
             "poll-grow" => value == 2 || value == 4,
             "halt_poll_ns_shrink" | "guest_halt_poll_shrink" => (0..=2).contains(&value),
@@ -94,44 +104,31 @@ fn first_windows(max: i64) -> impl Iterator<Item = i64> {
     times(1).filter(move |&t| t < max).chain([max])
 }
 
+/// Divisors of windows; 0 drops them to zero.
+const DIVISORS: [i64; 7] = [0, 1, 2, 3, 4, 8, 16];
+
 /// Growth factors that make a difference between a first window and a maximum.
 fn factors(first: i64, max: i64) -> impl Iterator<Item = i64> {
     [2, 3, 4, 8].into_iter().take(if first < max { 4 } else { 1 })
 }
 
-fn host(add: &mut impl FnMut(&[(&str, i64)])) {
-    add(&[("halt_poll_ns", 0)]);
+/// The rules of host and guest, whose parameters are the maximum, the growth factor, the first window and the divisor; and
+/// `kept` is the switch of a rule whose windows may also keep their length, by its name.
+fn halt_polling(
+    add: &mut impl FnMut(&[(&str, i64)]),
+    [max_name, grow_name, start_name, shrink_name]: [&str; 4],
+    kept: Option<&str>,
+) {
+    let divisors = DIVISORS.map(|divisor| vec![(shrink_name, divisor)]).into_iter();
+    let shrinks: Vec<Vec<(&str, i64)>> =
+        divisors.chain(kept.map(|switch| vec![(shrink_name, 2), (switch, 0)])).collect();
+    add(&[(max_name, 0)]);
     for max in times(1) {
         for first in first_windows(max) {
             for grow in factors(first, max) {
-                for shrink in [0, 1, 2, 3, 4, 8, 16] {
-                    add(&[
-                        ("halt_poll_ns", max),
-                        ("halt_poll_ns_grow", grow),
-                        ("halt_poll_ns_grow_start", first),
-                        ("halt_poll_ns_shrink", shrink),
-                    ]);
-                }
-            }
-        }
-    }
-}
-
-fn guest(add: &mut impl FnMut(&[(&str, i64)])) {
-    add(&[("guest_halt_poll_ns", 0)]);
-    for max in times(1) {
-        for first in first_windows(max) {
-            for grow in factors(first, max) {
-                for (allow_shrink, shrink) in
-                    [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 8), (1, 16), (0, 2)]
-                {
-                    add(&[
-                        ("guest_halt_poll_ns", max),
-                        ("guest_halt_poll_grow", grow),
-                        ("guest_halt_poll_grow_start", first),
-                        ("guest_halt_poll_shrink", shrink),
-                        ("guest_halt_poll_allow_shrink", allow_shrink),
-                    ]);
+                for shrink in &shrinks {
+                    let values = [(max_name, max), (grow_name, grow), (start_name, first)];
+                    add(&[&values[..], shrink].concat());
                 }
             }
         }
@@ -143,7 +140,7 @@ fn iothread(add: &mut impl FnMut(&[(&str, i64)]), version: Version) {
     add(&[("poll-max-ns", 0)]);
     for max in times(1) {
         for grow in [2, 3, 4, 8, 16] {
-            for shrink in [0, 1, 2, 3, 4, 8, 16] {
+            for shrink in DIVISORS {
                 let values = [("poll-max-ns", max), ("poll-grow", grow), ("poll-shrink", shrink)];
                 if !weighted {
                     add(&values);
