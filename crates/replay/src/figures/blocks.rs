@@ -1,16 +1,13 @@
 //! Two recordings side by side, with intervals: each is cut into stretches of time, and the stretches are
 //! drawn again and again with replacement.
 
-use super::timeline::slice_ns;
+use super::timeline::Cut;
 use dwell_recording::accounting::Outcome;
 use dwell_recording::{Chunk, Contents};
-use dwell_stats::{Bootstrap, Draw, Interval};
+use dwell_stats::{BLOCKS, Bootstrap, Draw, Interval};
 use serde::Serialize;
 
-/// Blocks of a recording: as many as `dwell tune` cuts its half into.
-const BLOCKS: u64 = dwell_stats::BLOCKS as u64;
-
-/// A stretch of a recording: the sums over the episodes that begin in it.
+/// A stretch of a recording, of as many as `dwell tune` cuts its half into: the sums over the episodes that begin in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Block {
     /// How long it is \[ns\].
@@ -33,22 +30,18 @@ pub struct Block {
 }
 
 pub(super) struct BlocksMaker {
-    first_ns: u64,
-    blocks: Vec<Block>,
-    span_ns: u64,
+    cut: Cut,
+    pub(super) blocks: Vec<Block>,
 }
 
 impl BlocksMaker {
     pub(super) fn new(contents: &Contents) -> BlocksMaker {
-        let span_ns = slice_ns(contents, BLOCKS);
-        let blocks = (0..BLOCKS).map(|_| Block { span_ns, ..Block::default() }).collect();
-        BlocksMaker { first_ns: contents.first_start_ns.unwrap_or(0), blocks, span_ns }
+        let cut = Cut::new(contents, BLOCKS as u64);
+        BlocksMaker { blocks: vec![Block { span_ns: cut.slice_ns, ..Block::default() }; BLOCKS], cut }
     }
 
     pub(super) fn take(&mut self, chunk: &Chunk, row: usize) {
-        let number = chunk.start_ns[row].saturating_sub(self.first_ns) / self.span_ns;
-        // A damaged recording may claim less time than it holds.
-        let block = &mut self.blocks[usize::try_from(number.min(BLOCKS - 1)).unwrap_or(0)];
+        let block = &mut self.blocks[self.cut.slice(chunk.start_ns[row])];
         block.episodes += 1;
         block.idle_ns += u128::from(chunk.idle_ns[row]);
         let outcome = Outcome::of_row(chunk, row);
@@ -64,10 +57,6 @@ impl BlocksMaker {
             block.latencies += 1;
             block.latency_ns += u128::from(latency_ns);
         }
-    }
-
-    pub(super) fn finish(self) -> Vec<Block> {
-        self.blocks
     }
 }
 

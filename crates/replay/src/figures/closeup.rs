@@ -33,54 +33,41 @@ pub struct WindowsOf {
 
 /// [`Closeup`] in the making.
 pub(super) struct CloseupMaker {
-    idler: Option<usize>,
-    first: u64,
+    /// Number of the idler.
+    idler: usize,
+    /// Episodes of it so far.
     seen: u64,
-    start_ns: Vec<u64>,
-    idle_ns: Vec<u64>,
-    window_ns: Vec<Vec<u64>>,
+    pub(super) closeup: Closeup,
 }
 
 impl CloseupMaker {
-    pub(super) fn new(contents: &Contents, idler: Option<usize>, policies: usize) -> CloseupMaker {
-        let episodes = idler.map_or(0, |idler| contents.idlers[idler].episodes);
-        CloseupMaker {
-            idler,
-            first: (episodes / 2).saturating_sub(LONGEST as u64 / 2),
-            seen: 0,
+    pub(super) fn new(contents: &Contents, idler: usize, policies: &[Policy]) -> CloseupMaker {
+        let of = &contents.idlers[idler];
+        let windows = |policy: &Policy| WindowsOf { policy: policy.name.clone(), window_ns: vec![] };
+        let closeup = Closeup {
+            idler: of.name.clone(),
+            first_episode: (of.episodes / 2).saturating_sub(LONGEST as u64 / 2),
             start_ns: vec![],
             idle_ns: vec![],
-            window_ns: vec![vec![]; policies],
-        }
+            windows: policies.iter().map(windows).collect(),
+        };
+        CloseupMaker { idler, seen: 0, closeup }
     }
 
     /// Takes what is wanted of the episodes of a run, with the windows of each policy.
     pub(super) fn take(&mut self, run: &Run, windows: &[&[u64]]) {
-        if self.idler != Some(run.idler) {
+        if self.idler != run.idler {
             return;
         }
-        let skipped = usize::try_from(self.first.saturating_sub(self.seen)).unwrap_or(usize::MAX);
+        let closeup = &mut self.closeup;
+        let skipped = usize::try_from(closeup.first_episode.saturating_sub(self.seen)).unwrap_or(usize::MAX);
         self.seen += run.idle_ns.len() as u64;
         let from = skipped.min(run.start_ns.len());
-        let to = (from + LONGEST - self.idle_ns.len()).min(run.start_ns.len());
-        self.start_ns.extend_from_slice(&run.start_ns[from..to]);
-        self.idle_ns.extend_from_slice(&run.idle_ns[from..to]);
-        for (kept, windows) in self.window_ns.iter_mut().zip(windows) {
-            kept.extend_from_slice(&windows[from..to]);
+        let to = (from + LONGEST - closeup.idle_ns.len()).min(run.start_ns.len());
+        closeup.start_ns.extend_from_slice(&run.start_ns[from..to]);
+        closeup.idle_ns.extend_from_slice(&run.idle_ns[from..to]);
+        for (kept, windows) in closeup.windows.iter_mut().zip(windows) {
+            kept.window_ns.extend_from_slice(&windows[from..to]);
         }
-    }
-
-    pub(super) fn finish(self, contents: &Contents, policies: &[Policy]) -> Option<Closeup> {
-        let idler = contents.idlers.get(self.idler?)?.name.clone();
-        let windows = policies.iter().zip(self.window_ns);
-        Some(Closeup {
-            idler,
-            first_episode: self.first,
-            start_ns: self.start_ns,
-            idle_ns: self.idle_ns,
-            windows: windows
-                .map(|(policy, window_ns)| WindowsOf { policy: policy.name.clone(), window_ns })
-                .collect(),
-        })
     }
 }

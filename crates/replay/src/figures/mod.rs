@@ -127,7 +127,7 @@ impl Figures {
             idle,
             idlers_left_out,
             timeline: pass.timeline.finish(contents, policies),
-            closeup: pass.closeup.finish(contents, policies),
+            closeup: pass.closeup.map(|maker| maker.closeup),
             policies: pass.policies.into_iter().map(PolicyReplay::finish).collect(),
             recorded,
             blocks,
@@ -143,7 +143,7 @@ struct Pass {
     of_shown: Vec<LogHistogram>,
     policies: Vec<PolicyReplay>,
     timeline: TimelineMaker,
-    closeup: CloseupMaker,
+    closeup: Option<CloseupMaker>,
 }
 
 /// A policy with its replay state of each idler.
@@ -183,7 +183,7 @@ impl Pass {
             of_shown: vec![LogHistogram::default(); shown.len()],
             policies: policies.iter().map(start).collect::<Result<_, RuleError>>()?,
             timeline: TimelineMaker::new(contents, shown.len(), policies.len()),
-            closeup: CloseupMaker::new(contents, shown.first().copied(), policies.len()),
+            closeup: shown.first().map(|&idler| CloseupMaker::new(contents, idler, policies)),
             shown,
         })
     }
@@ -201,7 +201,7 @@ impl Pass {
         let Some(place) = place else { return };
         let windows: Vec<&[u64]> = self.policies.iter().map(|policy| policy.windows.as_slice()).collect();
         self.timeline.take(place, run, &windows);
-        self.closeup.take(run, &windows);
+        self.closeup.iter_mut().for_each(|closeup| closeup.take(run, &windows));
     }
 
     fn idle(&self, contents: &Contents) -> (Vec<IdleDistribution>, usize) {
@@ -230,7 +230,7 @@ impl PolicyReplay {
         windows.clear();
         *counts += players[run.idler].follow(run, |window| windows.push(window.get()));
         for (&idle_ns, &window_ns) in run.idle_ns.iter().zip(&self.windows) {
-            self.polls.add(window_ns, idle_ns);
+            self.polls.add(window_ns, idle_ns.min(window_ns), idle_ns > window_ns);
         }
     }
 

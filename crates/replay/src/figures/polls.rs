@@ -1,6 +1,7 @@
 //! Where polls end, and whether they were worth it: the two graphs, before and after, that `halt_poll_ns` has
 //! been chosen by since it exists.
 
+use super::timeline::Extent;
 use dwell_stats::{LogHistogram, Resolution};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -44,23 +45,31 @@ pub struct Windows {
 }
 
 /// [`Polls`] in the making.
-#[derive(Default)]
 pub(super) struct PollsMaker {
     succeeded: LogHistogram,
     wasted: LogHistogram,
     wasted_ns: u128,
-    windows: WindowsMaker,
+    windows: LogHistogram,
+    extent: Extent,
+}
+
+impl Default for PollsMaker {
+    fn default() -> PollsMaker {
+        PollsMaker {
+            succeeded: LogHistogram::default(),
+            wasted: LogHistogram::default(),
+            wasted_ns: 0,
+            windows: LogHistogram::new(Resolution::Thousandth),
+            extent: Extent::default(),
+        }
+    }
 }
 
 impl PollsMaker {
-    /// An episode of length `idle_ns` under this window.
-    pub(super) fn add(&mut self, window_ns: u64, idle_ns: u64) {
-        self.add_ended(window_ns, idle_ns.min(window_ns), idle_ns > window_ns);
-    }
-
-    /// The same, where it is known how long the idler polled and whether it halted.
-    pub(super) fn add_ended(&mut self, window_ns: u64, polled_ns: u64, halted: bool) {
+    /// An episode in which the idler polled for so long under this window, and halted or not.
+    pub(super) fn add(&mut self, window_ns: u64, polled_ns: u64, halted: bool) {
         self.windows.add(window_ns);
+        self.extent.add(window_ns);
         if window_ns == 0 {
             return;
         }
@@ -73,7 +82,8 @@ impl PollsMaker {
     }
 
     pub(super) fn finish(self) -> Polls {
-        let PollsMaker { succeeded, wasted, wasted_ns, windows } = self;
+        let windows = self.windows();
+        let PollsMaker { succeeded, wasted, wasted_ns, .. } = self;
         let held = succeeded.buckets().chain(wasted.buckets());
         let bounds: BTreeMap<u64, u64> = held.map(|bucket| (bucket.from_ns, bucket.to_ns)).collect();
         let bucket = |(from_ns, to_ns): (u64, u64)| PollBucket {
@@ -82,55 +92,25 @@ impl PollsMaker {
             succeeded: succeeded.bucket_of(from_ns).count,
             wasted: wasted.bucket_of(from_ns).count,
         };
-        Polls { wasted_ns, windows: windows.finish(), ends: bounds.into_iter().map(bucket).collect() }
-    }
-}
-
-/// [`Windows`] in the making.
-struct WindowsMaker {
-    episodes: u64,
-    total_ns: u128,
-    min_ns: u64,
-    max_ns: u64,
-    histogram: LogHistogram,
-}
-
-impl Default for WindowsMaker {
-    fn default() -> WindowsMaker {
-        WindowsMaker {
-            episodes: 0,
-            total_ns: 0,
-            min_ns: u64::MAX,
-            max_ns: 0,
-            histogram: LogHistogram::new(Resolution::Thousandth),
-        }
-    }
-}
-
-impl WindowsMaker {
-    fn add(&mut self, window_ns: u64) {
-        self.episodes += 1;
-        self.total_ns += u128::from(window_ns);
-        self.min_ns = self.min_ns.min(window_ns);
-        self.max_ns = self.max_ns.max(window_ns);
-        self.histogram.add(window_ns);
+        Polls { wasted_ns, windows, ends: bounds.into_iter().map(bucket).collect() }
     }
 
-    fn finish(self) -> Windows {
-        if self.episodes == 0 {
+    fn windows(&self) -> Windows {
+        if self.windows.is_empty() {
             return Windows::default();
         }
+        let Extent { min, sum, max } = self.extent;
         let at = |quantile: f64| {
-            let found = self.histogram.quantile(quantile).map_or(0, |bucket| bucket.greatest_ns());
-            found.clamp(self.min_ns, self.max_ns)
+            let found = self.windows.quantile(quantile).map_or(0, |bucket| bucket.greatest_ns());
+            found.clamp(min, max)
         };
         Windows {
-            min_ns: self.min_ns,
+            min_ns: min,
             p5_ns: at(0.05),
             p50_ns: at(0.5),
             p95_ns: at(0.95),
-            max_ns: self.max_ns,
-            mean_ns: self.total_ns as f64 / self.episodes as f64,
+            max_ns: max,
+            mean_ns: sum as f64 / self.windows.total() as f64,
         }
     }
 }

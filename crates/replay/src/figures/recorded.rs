@@ -66,7 +66,7 @@ pub(super) fn read(
         progress(chunk.rows as u64);
     }
     recorded.ends = ends.finish();
-    Ok((recorded, blocks.finish()))
+    Ok((recorded, blocks.blocks))
 }
 
 impl Recorded {
@@ -88,6 +88,6 @@ impl Recorded {
         self.polls += account.polls;
         self.polls_succeeded += account.polls_succeeded;
         self.polled_ns += account.polled_ns;
-        ends.add_ended(window_ns, polled_ns, halted);
+        ends.add(window_ns, polled_ns, halted);
     }
 }

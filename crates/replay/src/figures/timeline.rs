@@ -63,10 +63,31 @@ pub struct WindowLine {
     pub max_ns: Vec<u64>,
 }
 
+/// The time of a recording, cut into slices of one length.
+pub(super) struct Cut {
+    first_ns: u64,
+    /// How long a slice is \[ns\].
+    pub(super) slice_ns: u64,
+    slices: u64,
+}
+
+impl Cut {
+    pub(super) fn new(contents: &Contents, slices: u64) -> Cut {
+        let first_ns = contents.first_start_ns.unwrap_or(0);
+        Cut { first_ns, slice_ns: contents.span_ns() / slices + 1, slices }
+    }
+
+    /// The number of the slice in which an episode is that starts at this time.
+    pub(super) fn slice(&self, start_ns: u64) -> usize {
+        let number = start_ns.saturating_sub(self.first_ns) / self.slice_ns;
+        // A damaged recording may claim less time than it holds.
+        usize::try_from(number.min(self.slices - 1)).unwrap_or(0)
+    }
+}
+
 /// [`Timeline`] in the making.
 pub(super) struct TimelineMaker {
-    first_ns: u64,
-    slice_ns: u64,
+    cut: Cut,
     /// For each idler its slices.
     slices: Vec<Vec<Slice>>,
     policies: usize,
@@ -84,10 +105,10 @@ struct Slice {
 
 /// Least, sum and greatest of some windows \[ns\].
 #[derive(Clone, Copy)]
-struct Extent {
-    min: u64,
-    sum: u128,
-    max: u64,
+pub(super) struct Extent {
+    pub(super) min: u64,
+    pub(super) sum: u128,
+    pub(super) max: u64,
 }
 
 impl Default for Extent {
@@ -97,7 +118,7 @@ impl Default for Extent {
 }
 
 impl Extent {
-    fn add(&mut self, window_ns: u64) {
+    pub(super) fn add(&mut self, window_ns: u64) {
         self.min = self.min.min(window_ns);
         self.sum += u128::from(window_ns);
         self.max = self.max.max(window_ns);
@@ -110,29 +131,18 @@ impl Extent {
     }
 }
 
-/// How long a slice is, when a recording is cut into so many \[ns\].
-pub(super) fn slice_ns(contents: &Contents, slices: u64) -> u64 {
-    contents.span_ns() / slices + 1
-}
-
 impl TimelineMaker {
     pub(super) fn new(contents: &Contents, idlers: usize, policies: usize) -> TimelineMaker {
-        TimelineMaker {
-            first_ns: contents.first_start_ns.unwrap_or(0),
-            slice_ns: slice_ns(contents, SLICES),
-            slices: vec![vec![]; idlers],
-            policies,
-        }
+        TimelineMaker { cut: Cut::new(contents, SLICES), slices: vec![vec![]; idlers], policies }
     }
 
     /// The slice of an idler, by its place among those that are shown, at this time.
     fn slice(&mut self, place: usize, start_ns: u64) -> &mut Slice {
-        let number = start_ns.saturating_sub(self.first_ns) / self.slice_ns;
-        // A damaged recording may claim less time than it holds.
-        let number = usize::try_from(number.min(SLICES)).unwrap_or(0);
+        let number = self.cut.slice(start_ns);
         let slices = &mut self.slices[place];
         if slices.len() <= number {
-            slices.resize(number + 1, Slice::default());
+            let windows = vec![Extent::default(); self.policies];
+            slices.resize(number + 1, Slice { windows, ..Slice::default() });
         }
         &mut slices[number]
     }
@@ -157,10 +167,8 @@ impl TimelineMaker {
     /// Takes in episodes of an idler, by its place among those that are shown, and the windows of each policy.
     pub(super) fn take(&mut self, place: usize, run: &Run, windows: &[&[u64]]) {
         for (episode, (&start_ns, &idle_ns)) in run.start_ns.iter().zip(&run.idle_ns).enumerate() {
-            let policies = self.policies;
             let slice = self.slice(place, start_ns);
             slice.idle.add(idle_ns);
-            slice.windows.resize(policies, Extent::default());
             for (extent, windows) in slice.windows.iter_mut().zip(windows) {
                 extent.add(windows[episode]);
             }
@@ -168,7 +176,7 @@ impl TimelineMaker {
     }
 
     pub(super) fn finish(self, contents: &Contents, policies: &[Policy]) -> Timeline {
-        let TimelineMaker { first_ns, slice_ns, slices, .. } = self;
+        let TimelineMaker { cut: Cut { first_ns, slice_ns, .. }, slices, .. } = self;
         let names = super::busiest(contents).into_iter().map(|idler| contents.idlers[idler].name.clone());
         let idlers = names.zip(&slices).map(|(name, slices)| timeline(name, slices, policies));
         Timeline { first_ns, slice_ns, idlers: idlers.collect() }
