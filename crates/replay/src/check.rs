@@ -23,7 +23,7 @@
 
 use crate::rule::{Player, Rule};
 use crate::source::{RecordingSource, Run, Source};
-use crate::{ReplayError, SourceError, Versions};
+use crate::{Counts, ReplayError, SourceError, Versions};
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Owner};
@@ -347,10 +347,7 @@ impl Seen {
 /// What the setting in force did in the replay.
 #[derive(Default)]
 struct Replayed {
-    polls: u64,
-    polls_succeeded: u64,
-    halts: u64,
-    polled_ns: u128,
+    counts: Counts,
     /// Polls that another task ended within the longest pass of the loop, and the sum of their times \[ns\].
     ended_at_once: u64,
     ended_at_once_ns: u128,
@@ -371,10 +368,7 @@ impl Replayed {
             for run in batch.runs() {
                 windows.clear();
                 let counts = players[run.idler].follow(run, |window| windows.push(window.get()));
-                replayed.polls += counts.polls;
-                replayed.polls_succeeded += counts.polls_succeeded;
-                replayed.halts += counts.halts;
-                replayed.polled_ns += counts.polled_ns;
+                replayed.counts += counts;
                 replayed.count_ended_at_once(run, &windows);
             }
         })?;
@@ -392,10 +386,10 @@ impl Replayed {
 
     /// One pass of the loop, if most polls took no longer, so that the counted time is theirs \[ns\].
     fn poll_pass_ns(&self, counted_ns: u64) -> u64 {
-        if self.ended_at_once == 0 || 2 * self.ended_at_once < self.polls {
+        if self.ended_at_once == 0 || 2 * self.ended_at_once < self.counts.polls {
             return 0;
         }
-        let others_ns = self.polled_ns - self.ended_at_once_ns;
+        let others_ns = self.counts.polled_ns - self.ended_at_once_ns;
         let pass = u128::from(counted_ns).saturating_sub(others_ns) / u128::from(self.ended_at_once);
         u64::try_from(pass).unwrap_or(u64::MAX).min(LONGEST_PASS)
     }
@@ -403,7 +397,7 @@ impl Replayed {
     /// The polled time, no poll shorter than a pass \[ns\].
     fn polled_with(&self, pass_ns: u64) -> u128 {
         let at_once_ns = (u128::from(self.ended_at_once) * u128::from(pass_ns)).max(self.ended_at_once_ns);
-        self.polled_ns - self.ended_at_once_ns + at_once_ns
+        self.counts.polled_ns - self.ended_at_once_ns + at_once_ns
     }
 }
 
@@ -426,61 +420,51 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     let least = episodes / 20.0;
     // What is known of a part of the episodes is taken to hold for all.
     let of_all = |number: f64, known: u64| number * episodes / known as f64;
-    let mut figures = vec![];
     // Where only some windows are known, they are those of halts in which the window changed: no fair sample.
     let polls_known = account.polls_known >= FEWEST && account.polls_known * 20 >= account.episodes * 19;
-    let polled = replayed.polled_with(pass_ns) as f64;
-    let recorded = match counted {
-        Some(kvm) => Some((kvm.polls as f64, kvm.polls_succeeded as f64, kvm.polled_ns.map(|ns| ns as f64))),
-        None if polls_known => {
-            let known = account.polls_known;
-            let polled = of_all(account.polled_ns as f64, known);
-            Some((
-                of_all(account.polls as f64, known),
-                of_all(account.polls_succeeded as f64, known),
-                Some(polled),
-            ))
+    let [polls, succeeded, polled] = match counted {
+        Some(kvm) => {
+            [Some(kvm.polls as f64), Some(kvm.polls_succeeded as f64), kvm.polled_ns.map(|ns| ns as f64)]
         }
-        None => None,
+        None => [account.polls as f64, account.polls_succeeded as f64, account.polled_ns as f64]
+            .map(|sum| polls_known.then(|| of_all(sum, account.polls_known))),
     };
-    if let Some((polls, succeeded, _)) = recorded {
-        figures.push(Figure::new("polls", polls, replayed.polls as f64, least));
-        figures.push(Figure::new("polls_succeeded", succeeded, replayed.polls_succeeded as f64, least));
-    }
-    let halts = of_all(account.halts as f64, account.ends_known);
-    figures.push(Figure::new("halts", halts, replayed.halts as f64, least));
-    if let Some((.., Some(polled_ns))) = recorded {
-        figures.push(Figure::new("polled_ns", polled_ns, polled, account.idle_ns as f64 / 200.0));
-    }
+    let halts = Some(of_all(account.halts as f64, account.ends_known));
+    let Counts { polls: did_poll, polls_succeeded, halts: did_halt, .. } = replayed.counts;
+    let (did_poll_ns, least_ns) = (replayed.polled_with(pass_ns) as f64, account.idle_ns as f64 / 200.0);
+    let both = [
+        ("polls", polls, did_poll as f64, least),
+        ("polls_succeeded", succeeded, polls_succeeded as f64, least),
+        ("halts", halts, did_halt as f64, least),
+        ("polled_ns", polled, did_poll_ns, least_ns),
+    ];
+    let figure = |(name, recorded, replayed, least): (_, Option<f64>, _, _)| {
+        Some(Figure::new(name, recorded?, replayed, least))
+    };
+    let figures: Vec<Figure> = both.into_iter().filter_map(figure).collect();
     let worst = figures.iter().map(|figure| figure.difference).fold(0.0, f64::max);
     let verdict = match worst {
         worst if worst <= AGREES => Agreement::Agrees,
         worst if worst <= CONTRADICTS => Agreement::Differs,
         _ => Agreement::Contradicts,
     };
-    let mut causes = vec![];
-    let never_polled = recorded.is_some_and(|(polls, ..)| polls == 0.0);
-    if *cut_short * 100 >= account.episodes {
-        causes.push(Cause::Contention { episodes: *cut_short });
-    }
-    if are_many(*went_on, account.episodes) {
-        causes.push(Cause::PollsWentOn { episodes: *went_on });
-    }
-    if are_many(*preempted, account.episodes) {
-        causes.push(Cause::PreemptedPolls { episodes: *preempted, lost_ns: *lost_ns });
-    }
-    if metadata.layer == Layer::Host && never_polled && replayed.polls > 0 {
-        causes.push(Cause::HostPollingOff);
-    }
-    if let Some(events) = metadata.lost.events.filter(|&events| events > 0) {
-        causes.push(Cause::Losses { events });
-    }
-    if metadata.settings.iter().any(|change| change.owner == metadata.layer && change.at_ns.is_some()) {
-        causes.push(Cause::SettingsChanged);
-    }
-    if verdict == Agreement::Agrees {
-        causes.clear();
-    }
+    let is_host = metadata.layer == Layer::Host;
+    let lost = metadata.lost.events.unwrap_or(0);
+    let changes = &metadata.settings;
+    let changed = changes.iter().any(|change| change.owner == metadata.layer && change.at_ns.is_some());
+    let possible = [
+        (*cut_short * 100 >= account.episodes, Cause::Contention { episodes: *cut_short }),
+        (are_many(*went_on, account.episodes), Cause::PollsWentOn { episodes: *went_on }),
+        (
+            are_many(*preempted, account.episodes),
+            Cause::PreemptedPolls { episodes: *preempted, lost_ns: *lost_ns },
+        ),
+        (is_host && polls == Some(0.0) && did_poll > 0, Cause::HostPollingOff),
+        (lost > 0, Cause::Losses { events: lost }),
+        (changed, Cause::SettingsChanged),
+    ];
+    let seen = possible.into_iter().filter(|(is_seen, _)| *is_seen && verdict != Agreement::Agrees);
+    let causes = seen.map(|(_, cause)| cause).collect();
     let setting = setting.iter().map(|(param, value)| (param.name, value)).collect();
     Checked { setting, episodes: account.episodes, figures, worst, verdict, poll_pass_ns: pass_ns, causes }
 }
@@ -662,7 +646,7 @@ mod tests {
         );
         let replayed = replayed.unwrap().unwrap();
         assert!(replayed.ended_at_once > 1_500);
-        let counted = u64::try_from(replayed.polled_ns).unwrap() + 210 * replayed.ended_at_once;
+        let counted = u64::try_from(replayed.counts.polled_ns).unwrap() + 210 * replayed.ended_at_once;
         let counters = |polls: u64, succeeded: u64| {
             let vm = |polls: u64, succeeded: u64, ns: u64| {
                 serde_json::json!({ "halt_attempted_poll": polls, "halt_successful_poll": succeeded,
@@ -677,9 +661,9 @@ mod tests {
                 metadata.other.insert(accounting::KVM_COUNTERS.to_owned(), counters);
             }))
         };
-        let check = with(replayed.polls, replayed.polls_succeeded);
+        let check = with(replayed.counts.polls, replayed.counts.polls_succeeded);
         assert_eq!(check.verdict, Agreement::Agrees, "{check}");
-        let enough = 2 * replayed.ended_at_once >= replayed.polls;
+        let enough = 2 * replayed.ended_at_once >= replayed.counts.polls;
         assert_eq!(check.poll_pass_ns, if enough { 210 } else { 0 });
         let off = with(0, 0);
         assert_eq!(
