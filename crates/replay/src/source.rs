@@ -76,18 +76,14 @@ impl Run {
     /// and after a halt in which the idler runs `latency_ns` late, if that is known.
     fn push(&mut self, start_ns: u64, idle_ns: u64, latency_ns: Option<u64>, alone_ns: Option<u64>) {
         let alone_ns = alone_ns.filter(|&alone| alone < idle_ns);
-        if alone_ns.is_some() && self.alone_ns.is_empty() {
-            self.alone_ns.resize(self.idle_ns.len(), u64::MAX);
-        }
-        if alone_ns.is_some() || !self.alone_ns.is_empty() {
-            self.alone_ns.push(alone_ns.unwrap_or(u64::MAX));
-        }
-        if latency_ns.is_some() && self.latency_ns.is_empty() {
-            self.latency_ns.resize(self.idle_ns.len(), 0);
-        }
-        if latency_ns.is_some() || !self.latency_ns.is_empty() {
-            self.latency_ns.push(latency_ns.unwrap_or(0));
-        }
+        let append = |column: &mut Vec<u64>, value: Option<u64>, unknown: u64| {
+            if value.is_some() || !column.is_empty() {
+                column.resize(self.idle_ns.len(), unknown);
+                column.push(value.unwrap_or(unknown));
+            }
+        };
+        append(&mut self.alone_ns, alone_ns, u64::MAX);
+        append(&mut self.latency_ns, latency_ns, 0);
         self.start_ns.push(start_ns);
         self.idle_ns.push(idle_ns);
     }
@@ -122,13 +118,8 @@ impl Batch {
         }
     }
 
-    /// Appends an episode of an idler that was never busy, and where known the time after which another task
-    /// wanted the core \[ns\].
-    pub fn push(&mut self, idler: usize, idle_ns: u64, alone_ns: Option<u64>) {
-        self.push_late(idler, idle_ns, None, alone_ns);
-    }
-
-    /// As [`Batch::push`], and where known with the wakeup latency that a halt in it has \[ns\].
+    /// Appends an episode of an idler that was never busy, and where known the wakeup latency that a halt in it has, and
+    /// the time after which another task wanted the core \[ns\].
     pub fn push_late(&mut self, idler: usize, idle_ns: u64, latency_ns: Option<u64>, alone_ns: Option<u64>) {
         let run = self.run(idler);
         let last = run.start_ns.last().zip(run.idle_ns.last());
@@ -231,9 +222,19 @@ pub trait Source: Sync {
     /// The most handlers that any idler has; 0 where handlers are not known.
     fn handlers(&self) -> usize;
 
+    /// From when to when it was recorded; `None` where that is not known.
+    fn when_recorded(&self) -> Option<TimeRecorded>;
+
+    /// The first row whose episode starts at this time or later \[ns, the recording's clock\]; the number of rows if
+    /// there is none.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the recording cannot be read.
+    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError>;
+
     /// The time recorded; `None` where it is not known.
     fn time_recorded(&self) -> Option<Span> {
-        None
+        self.when_recorded().map(Span::of)
     }
 
     /// The halves of the recording: of the time recorded where it is known.
@@ -241,7 +242,15 @@ pub trait Source: Sync {
     /// # Errors
     /// [`SourceError`] if the recording cannot be read.
     fn halves(&self) -> Result<Halves, SourceError> {
-        Ok(Halves { second: self.episodes() / 2, spans: None })
+        let Some(recorded) = self.when_recorded() else {
+            return Ok(Halves { second: self.episodes() / 2, spans: None });
+        };
+        let middle_ns = recorded.middle_ns();
+        let halves = [
+            TimeRecorded { end_ns: middle_ns, ..recorded },
+            TimeRecorded { start_ns: middle_ns, ..recorded },
+        ];
+        Ok(Halves { second: self.first_row_from(middle_ns)?, spans: Some(halves.map(Span::of)) })
     }
 
     /// Hands over the episodes of `rows`, batch after batch, and returns when they took place.
@@ -413,15 +422,20 @@ impl Source for RecordingSource {
         self.reader.episodes()
     }
 
-    fn time_recorded(&self) -> Option<Span> {
-        self.reader.time_recorded().map(Span::of)
+    fn when_recorded(&self) -> Option<TimeRecorded> {
+        self.reader.time_recorded()
     }
 
-    fn halves(&self) -> Result<Halves, SourceError> {
-        let Some(recorded) = self.reader.time_recorded() else {
-            return Ok(Halves { second: self.episodes() / 2, spans: None });
-        };
-        Ok(Halves { second: self.first_row_from(recorded.middle_ns())?, spans: Some(halves_of(recorded)) })
+    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError> {
+        let (mut first_row, mut chunk) = (0, Chunk::default());
+        for row_group in 0..self.reader.row_groups() {
+            self.reader.read(row_group, Columns::START_NS, &mut chunk)?;
+            if let Some(row) = chunk.start_ns.iter().position(|&start_ns| start_ns >= time_ns) {
+                return Ok(first_row + row as u64);
+            }
+            first_row += self.reader.row_group_rows(row_group);
+        }
+        Ok(first_row)
     }
 
     fn idlers(&self) -> usize {
@@ -466,27 +480,7 @@ impl Source for RecordingSource {
     }
 }
 
-/// A time recorded as two halves.
-fn halves_of(recorded: TimeRecorded) -> [Span; 2] {
-    let middle_ns = recorded.middle_ns();
-    [TimeRecorded { end_ns: middle_ns, ..recorded }, TimeRecorded { start_ns: middle_ns, ..recorded }]
-        .map(Span::of)
-}
-
 impl RecordingSource {
-    /// The first row whose episode starts at this time or later; the number of rows if there is none.
-    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError> {
-        let (mut first_row, mut chunk) = (0, Chunk::default());
-        for row_group in 0..self.reader.row_groups() {
-            self.reader.read(row_group, Columns::START_NS, &mut chunk)?;
-            if let Some(row) = chunk.start_ns.iter().position(|&start_ns| start_ns >= time_ns) {
-                return Ok(first_row + row as u64);
-            }
-            first_row += self.reader.row_group_rows(row_group);
-        }
-        Ok(first_row)
-    }
-
     /// Hands over the row groups that hold some of `parts`, in order, with the rows that they are; one thread decodes
     /// the next while the caller works through this one.
     fn read_ahead(
@@ -686,17 +680,13 @@ impl Source for Memory {
         self.episodes.len() as u64
     }
 
-    fn time_recorded(&self) -> Option<Span> {
-        self.recorded.map(Span::of)
+    fn when_recorded(&self) -> Option<TimeRecorded> {
+        self.recorded
     }
 
-    fn halves(&self) -> Result<Halves, SourceError> {
-        let Some(recorded) = self.recorded else {
-            return Ok(Halves { second: self.episodes() / 2, spans: None });
-        };
-        let second = self.episodes.iter().position(|episode| episode.start_ns >= recorded.middle_ns());
-        let second = second.unwrap_or(self.episodes.len()) as u64;
-        Ok(Halves { second, spans: Some(halves_of(recorded)) })
+    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError> {
+        let row = self.episodes.iter().position(|episode| episode.start_ns >= time_ns);
+        Ok(row.unwrap_or(self.episodes.len()) as u64)
     }
 
     fn idlers(&self) -> usize {
