@@ -3,13 +3,11 @@
 use crate::counts::Counts;
 use crate::source::{LONGEST_POLL_STEP, Run};
 use dwell_policy::catalogue::{self, Entry, LEADER, SAVINGS, Start, Terms, Use};
-use dwell_policy::guest::{self, Haltpoll};
-use dwell_policy::host::{self, HaltPoll};
 use dwell_policy::iothread::{self, Aio, Handler, Kind};
 use dwell_policy::param::Setting;
 use dwell_policy::reference::{Always, Fixed, Never, SkiRental};
 use dwell_policy::version::UnknownVersion;
-use dwell_policy::{Any, Layer, Nanos, Outcome, Policy};
+use dwell_policy::{Any, Layer, Nanos, Outcome, Policy, guest, host};
 
 /// A policy with its setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,8 +139,8 @@ impl Rule {
                 State::Aio(Box::new(Aio::new(release, iothread::Params::from(setting), handlers)))
             }
             Rule::Stacked { guest, host, poll_control } => State::Stacked {
-                guest: guest_policy(guest)?,
-                host: if *poll_control { Some(host_policy(host)?) } else { None },
+                guest: Box::new(Rule::Layer(*guest).policy()?),
+                host: poll_control.then(|| Rule::Layer(*host).policy().map(Box::new)).transpose()?,
             },
             rule => State::One(rule.policy()?),
         };
@@ -192,16 +190,6 @@ pub(crate) fn unknown(setting: &Setting) -> impl FnOnce(UnknownVersion) -> RuleE
     move |source| RuleError::UnknownVersion { version, source }
 }
 
-fn host_policy(setting: &Setting) -> Result<HaltPoll, RuleError> {
-    let revision = host::Revision::of(setting.version()).map_err(unknown(setting))?;
-    Ok(HaltPoll::new(revision, host::Params::from(setting)))
-}
-
-fn guest_policy(setting: &Setting) -> Result<Haltpoll, RuleError> {
-    let revision = guest::Revision::of(setting.version()).map_err(unknown(setting))?;
-    Ok(Haltpoll::new(revision, guest::Params::from(setting)))
-}
-
 /// A policy with the state of one idler.
 #[derive(Clone, Debug)]
 pub struct Player {
@@ -219,7 +207,7 @@ pub struct Player {
 enum State {
     One(Any),
     Aio(Box<Aio<Vec<Handler>>>),
-    Stacked { guest: Haltpoll, host: Option<HaltPoll> },
+    Stacked { guest: Box<Any>, host: Option<Box<Any>> },
 }
 
 /// What a halt adds to the length that a policy learns from.
@@ -297,16 +285,8 @@ impl Player {
         episodes: impl Iterator<Item = (u64, u64, u64)>,
         wake_latency: Nanos,
     ) -> Counts {
-        let (latency_ns, step_ns) = (Some(wake_latency.get()), self.poll_step_ns);
-        let one = |(busy_ns, idle_ns, alone_ns)| Idle {
-            busy_ns: Some(busy_ns),
-            idle_ns,
-            latency_ns,
-            alone_ns,
-            step_ns,
-            ready: &[],
-        };
-        self.drive(episodes.map(one), |_| ())
+        let episodes = episodes.map(|(busy_ns, idle_ns, alone_ns)| (Some(busy_ns), idle_ns, alone_ns));
+        self.play_each(episodes, wake_latency.get())
     }
 
     /// Whether a CPU under haltpoll polls first when it idles next; other rules have no other way into their idle state.
@@ -319,9 +299,24 @@ impl Player {
 
     /// Plays one episode, before which the idler was busy for so long, if that is known.
     pub(crate) fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64) -> Counts {
+        self.play_each(std::iter::once((busy_ns, idle_ns, u64::MAX)), latency_ns)
+    }
+
+    fn play_each(
+        &mut self,
+        episodes: impl Iterator<Item = (Option<u64>, u64, u64)>,
+        latency_ns: u64,
+    ) -> Counts {
         let (latency_ns, step_ns) = (Some(latency_ns), self.poll_step_ns);
-        let one = Idle { busy_ns, idle_ns, latency_ns, alone_ns: u64::MAX, step_ns, ready: &[] };
-        self.drive(std::iter::once(one), |_| ())
+        let one = |(busy_ns, idle_ns, alone_ns)| Idle {
+            busy_ns,
+            idle_ns,
+            latency_ns,
+            alone_ns,
+            step_ns,
+            ready: &[],
+        };
+        self.drive(episodes.map(one), |_| ())
     }
 
     /// Plays the episodes of a run, and returns what the rule did.
@@ -359,7 +354,7 @@ impl Player {
             State::Aio(policy) => {
                 Drive { episodes, sees_tasks: false, in_steps: false, see }.with(policy.as_mut())
             }
-            State::Stacked { guest, host } => drive_stacked(guest, host.as_mut(), episodes, see),
+            State::Stacked { guest, host } => drive_stacked(guest, host.as_deref_mut(), episodes, see),
         }
     }
 }
@@ -416,8 +411,8 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
 /// The guest polls first; the host gets the rest of the episode, and of the time alone: a guest's poll goes
 /// on while another task has the core. What the host's poll catches adds no latency.
 fn drive_stacked<'a>(
-    guest: &mut Haltpoll,
-    mut host: Option<&mut HaltPoll>,
+    guest: &mut Any,
+    mut host: Option<&mut Any>,
     episodes: impl Iterator<Item = Idle<'a>>,
     mut see: impl FnMut(Nanos),
 ) -> Counts {
