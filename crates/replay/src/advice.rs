@@ -215,12 +215,8 @@ impl BreakEven {
     /// Where `other` costs less than `present`.
     pub(crate) fn of_change(present: &Counts, other: &Counts) -> BreakEven {
         let (more_polling, fewer_halts) = differences(present, other);
-        let at = (more_polling / fewer_halts).max(0.0);
-        match () {
-            () if fewer_halts > 0.0 => BreakEven { from_ns: (at > 0.0).then_some(at), to_ns: None },
-            () if fewer_halts < 0.0 => BreakEven { from_ns: None, to_ns: Some(at) },
-            () => BreakEven::default(),
-        }
+        let HalfLine(from, to) = HalfLine::above(fewer_halts, more_polling);
+        BreakEven { from_ns: (from > 0.0).then_some(from), to_ns: to.is_finite().then_some(to) }
     }
 
     /// Where none of the `others` is `worth` a change from `present`, around `halt_cost`; those that are worth one at
