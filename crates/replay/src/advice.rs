@@ -12,7 +12,7 @@ use dwell_policy::Nanos;
 use dwell_policy::catalogue::{Entry, LEADER, SAVINGS};
 use dwell_policy::param::Setting;
 pub use dwell_stats::Interval;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
 /// What a good setting is.
@@ -110,6 +110,25 @@ pub enum Conclusion {
 }
 
 impl Conclusion {
+    /// Of a candidate, by whether it and the present setting keep the goal's limit, and by its gain; `is_best`: whether it is
+    /// also better than others that it is compared with.
+    pub(crate) fn of(
+        [present_meets, meets]: [bool; 2],
+        gain: &Gain,
+        is_best: impl FnOnce() -> bool,
+        worth: Worth,
+    ) -> Conclusion {
+        match () {
+            () if !meets => Conclusion::MissedLimit,
+            // The present setting breaks the limit: that the other keeps it is the gain.
+            () if !present_meets => Conclusion::Change,
+            () if gain.share.high < 0.0 => Conclusion::Loss,
+            () if gain.share.low <= 0.0 || !is_best() => Conclusion::WithinNoise,
+            () if !worth.is_reached_by(gain) => Conclusion::TooSmall,
+            () => Conclusion::Change,
+        }
+    }
+
     /// Whether to change anything.
     pub const fn is_change(self) -> bool {
         matches!(self, Conclusion::Change)
@@ -117,7 +136,7 @@ impl Conclusion {
 }
 
 /// What a row of an advice is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Never polls.
@@ -137,23 +156,11 @@ pub enum Role {
     Optimum,
     /// A policy that learns, which no kernel has.
     #[serde(untagged)]
-    Learner(#[serde(with = "learner")] &'static Entry),
+    Learner(#[serde(serialize_with = "name_of")] &'static Entry),
 }
 
-/// A policy that learns, by its name.
-mod learner {
-    use dwell_policy::catalogue::{Entry, learners};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(entry: &&'static Entry, out: S) -> Result<S::Ok, S::Error> {
-        out.serialize_str(entry.name)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<&'static Entry, D::Error> {
-        let name = String::deserialize(input)?;
-        let named = learners().find(|entry| entry.name == name);
-        named.ok_or_else(|| D::Error::custom(format_args!("unknown role `{name}`")))
-    }
+fn name_of<S: Serializer>(entry: &Entry, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(entry.name)
 }
 
 impl Role {

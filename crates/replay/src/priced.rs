@@ -322,12 +322,6 @@ impl Sample {
         self.kept.sort_unstable();
         self.kept
     }
-
-    fn finish(self) -> Option<WakeupLatency> {
-        let recorded = self.seen;
-        let sorted_ns = self.sorted();
-        (!sorted_ns.is_empty()).then_some(WakeupLatency { sorted_ns, recorded })
-    }
 }
 
 impl WakeupLatency {
@@ -346,14 +340,13 @@ impl WakeupLatency {
             reader.read(row_group, Latencies::COLUMNS, &mut chunk)?;
             (0..chunk.rows).filter_map(|row| latency::recorded(&chunk, row)).for_each(|ns| sample.add(ns));
         }
-        Ok(sample.finish())
+        Ok(WakeupLatency::of(sample))
     }
 
-    /// Of these; `None` of none. Of more than 65,536 every second, fourth and so on is kept.
-    pub fn recorded(latencies_ns: impl IntoIterator<Item = u64>) -> Option<WakeupLatency> {
-        let mut sample = Sample::new(KEPT);
-        latencies_ns.into_iter().for_each(|latency_ns| sample.add(latency_ns));
-        sample.finish()
+    fn of(sample: Sample) -> Option<WakeupLatency> {
+        let recorded = sample.seen;
+        let sorted_ns = sample.sorted();
+        (!sorted_ns.is_empty()).then_some(WakeupLatency { sorted_ns, recorded })
     }
 
     /// How many were recorded; 0 for one value that was given.
@@ -409,6 +402,12 @@ mod long {
 mod tests {
     use super::*;
 
+    fn kept_of(latencies_ns: impl IntoIterator<Item = u64>) -> Option<WakeupLatency> {
+        let mut sample = Sample::new(KEPT);
+        latencies_ns.into_iter().for_each(|latency_ns| sample.add(latency_ns));
+        WakeupLatency::of(sample)
+    }
+
     fn counts(episodes: u64, halts: u64) -> Counts {
         Counts {
             episodes,
@@ -422,13 +421,13 @@ mod tests {
 
     #[test]
     fn latency_is_the_recorded_distribution_of_halts() {
-        let recorded = WakeupLatency::recorded((1..=100).map(|n| n * 1_000)).unwrap();
+        let recorded = kept_of((1..=100).map(|n| n * 1_000)).unwrap();
         assert!((recorded.mean_added_ns(&counts(200, 100)) - 25_250.0).abs() < 1e-6);
         // Of 1000 episodes 10 may exceed it; if 100 halt, these are the longest tenth of the halts.
         assert_eq!(recorded.p99_added_ns(&counts(1_000, 100)), 90_000);
         assert_eq!(recorded.p99_added_ns(&counts(1_000, 10)), 0);
         assert_eq!(recorded.p99_added_ns(&counts(1_000, 1_000)), 99_000);
-        assert_eq!(WakeupLatency::recorded([]), None);
+        assert_eq!(kept_of([]), None);
     }
 
     #[test]
@@ -449,7 +448,7 @@ mod tests {
 
     #[test]
     fn long_recordings_are_thinned_evenly() {
-        let long = WakeupLatency::recorded(0..1_000_000).unwrap();
+        let long = kept_of(0..1_000_000).unwrap();
         assert!(long.sorted_ns.len() <= KEPT && long.recorded == 1_000_000);
         assert!((long.mean_ns() - 500_000.0).abs() < 2_000.0);
     }

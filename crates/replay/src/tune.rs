@@ -239,25 +239,13 @@ fn verdict(
     row: usize,
     gain: &Gain,
 ) -> Conclusion {
-    let (present, recommended) = (judged.total(2), judged.total(row));
-    let meets = |counts: &Counts| Limit::of(task.goal, judged.span.ns()).is_met_by(counts);
+    let meets = |row| Limit::of(task.goal, judged.span.ns()).is_met_by(&judged.total(row));
     if !attainable {
         Conclusion::Unattainable
     } else if chosen == Rule::Layer(task.present) {
         Conclusion::AlreadyBest
-    } else if !meets(&recommended) {
-        Conclusion::MissedLimit
-    } else if !meets(&present) {
-        // The present setting breaks the limit: that the other keeps it is the gain.
-        Conclusion::Change
-    } else if gain.share.high < 0.0 {
-        Conclusion::Loss
-    } else if gain.share.low <= 0.0 {
-        Conclusion::WithinNoise
-    } else if !task.worth_a_change.is_reached_by(gain) {
-        Conclusion::TooSmall
     } else {
-        Conclusion::Change
+        Conclusion::of([2, row].map(meets), gain, || true, task.worth_a_change)
     }
 }
 

@@ -343,23 +343,10 @@ impl Judge<'_> {
         if rule == 0 {
             return Conclusion::AlreadyBest;
         }
-        if !self.meets(rule) {
-            return Conclusion::MissedLimit;
-        }
-        if !self.meets(0) {
-            return Conclusion::Change;
-        }
-        let gain = self.gain(rule);
-        let others =
+        let mut others =
             self.references.into_iter().flatten().filter(|other| *other != rule && self.meets(*other));
-        if gain.share.high < 0.0 {
-            Conclusion::Loss
-        } else if gain.share.low <= 0.0 || others.into_iter().any(|other| self.over(rule, other).high > 1.0) {
-            Conclusion::WithinNoise
-        } else if !self.task.worth_a_change.is_reached_by(&gain) {
-            Conclusion::TooSmall
-        } else {
-            Conclusion::Change
-        }
+        let is_best = || !others.any(|other| self.over(rule, other).high > 1.0);
+        let meets = [0, rule].map(|rule| self.meets(rule));
+        Conclusion::of(meets, &self.gain(rule), is_best, self.task.worth_a_change)
     }
 }
