@@ -13,7 +13,6 @@ const WORTH_THREADS: usize = 1 << 20;
 /// The rules of hosts and guests go through the vector [`engine`](crate::engine), all others through their policies one
 /// episode after the other. The counts are the same.
 pub struct Bank {
-    rules: Vec<Rule>,
     engine: Engine,
     /// For each rule whether it is the engine's.
     taken: Vec<bool>,
@@ -32,19 +31,7 @@ impl Bank {
     /// # Errors
     /// [`RuleError`] if one of the rules cannot be replayed.
     pub fn new(rules: &[Rule], handlers: usize) -> Result<Bank, RuleError> {
-        Bank::with_isa(rules, handlers, Isa::best())
-    }
-
-    /// As [`Bank::new`], with these instructions.
-    ///
-    /// # Errors
-    /// [`RuleError`] if one of the rules cannot be replayed.
-    ///
-    /// # Panics
-    /// If the CPU lacks them; [`Isa::available`] has those of this CPU.
-    pub fn with_isa(rules: &[Rule], handlers: usize, isa: Isa) -> Result<Bank, RuleError> {
-        let (engine, taken) = Engine::new(rules.iter(), isa);
-        Bank::with_engine(rules, handlers, engine, taken)
+        Bank::with_isa(rules, handlers, Some(Isa::best()))
     }
 
     /// As [`Bank::new`], but every rule goes through its policy, one episode after the other: slow, and the oracle for
@@ -53,16 +40,18 @@ impl Bank {
     /// # Errors
     /// [`RuleError`] if one of the rules cannot be replayed.
     pub fn scalar(rules: &[Rule], handlers: usize) -> Result<Bank, RuleError> {
-        let (engine, _) = Engine::new([].iter(), Isa::Portable);
-        Bank::with_engine(rules, handlers, engine, vec![false; rules.len()])
+        Bank::with_isa(rules, handlers, None)
     }
 
-    fn with_engine(
-        rules: &[Rule],
-        handlers: usize,
-        engine: Engine,
-        taken: Vec<bool>,
-    ) -> Result<Bank, RuleError> {
+    /// As [`Bank::new`], with these instructions; without any as [`Bank::scalar`].
+    ///
+    /// # Errors
+    /// [`RuleError`] if one of the rules cannot be replayed.
+    ///
+    /// # Panics
+    /// If the CPU lacks them; [`Isa::available`] has those of this CPU.
+    pub fn with_isa(rules: &[Rule], handlers: usize, isa: Option<Isa>) -> Result<Bank, RuleError> {
+        let (engine, taken) = Engine::new(rules, isa);
         let mut scalar = vec![];
         for (rule, taken) in rules.iter().zip(&taken) {
             // Also for the engine's rules: whether they can be replayed is decided in one place.
@@ -71,13 +60,13 @@ impl Bank {
                 scalar.push(Played { fresh, players: vec![], counts: Counts::default() });
             }
         }
-        Ok(Bank { rules: rules.to_vec(), engine, taken, scalar })
+        Ok(Bank { engine, taken, scalar })
     }
 
     /// Plays a batch through every policy.
     pub fn feed(&mut self, batch: &Batch) {
-        let Bank { engine, scalar, rules, .. } = self;
-        if batch.episodes() * rules.len() < WORTH_THREADS {
+        let Bank { engine, scalar, taken } = self;
+        if batch.episodes() * taken.len() < WORTH_THREADS {
             engine.feed(batch, false);
             scalar.iter_mut().for_each(|played| played.feed(batch));
             return;

@@ -186,11 +186,7 @@ impl Method {
     /// The time that a replay takes: on one core the CPU time of its thread, which does not depend on who else wanted
     /// the core, and on more of them by the clock.
     pub fn replay(&self, rules: &[Rule], stream: &Stream) -> Duration {
-        let mut bank = match self.isa {
-            Some(isa) => Bank::with_isa(rules, 0, isa),
-            None => Bank::scalar(rules, 0),
-        }
-        .expect("rules of known versions");
+        let mut bank = Bank::with_isa(rules, 0, self.isa).expect("rules of known versions");
         self.pool.install(|| {
             let (start, cpu) = (Instant::now(), cpu_time());
             std::hint::black_box(stream.replay(&mut bank));

@@ -186,7 +186,7 @@ impl Predictor {
         };
         for windows in [Windows::Full, Windows::Zero] {
             let variant = predictor.middle(External::ByTask, windows);
-            let outcome = predictor.program(1, variant).replay(present, windows)?;
+            let outcome = predictor.program(&predictor.halves[1], variant).replay(present, windows)?;
             let error = outcome.work_per_s().unwrap_or(0.0) / recorded_per_s - 1.0;
             if predictor.own_error.is_nan() || error.abs() < predictor.own_error.abs() {
                 predictor.own_error = error;
@@ -242,19 +242,14 @@ impl Predictor {
         Variant { external, windows, constants }
     }
 
-    /// The whole of a half as a program.
-    fn program(&self, half: usize, variant: Variant) -> Program {
-        self.program_of(&self.halves[half], variant)
-    }
-
-    fn program_of(&self, of: &Stretch, Variant { external, constants, .. }: Variant) -> Program {
+    fn program(&self, of: &Stretch, Variant { external, constants, .. }: Variant) -> Program {
         Program::without(&of.segments, external, constants, &of.halted)
             .with_idling(&of.segments, &self.idling)
     }
 
     /// What the rules do in a stretch.
     fn outcomes(&self, of: &Stretch, variant: Variant, rules: &[Rule]) -> Result<Vec<Outcome>, RuleError> {
-        let program = self.program_of(of, variant);
+        let program = self.program(of, variant);
         let one = |rule: &Rule| {
             let is_present = *rule == self.present;
             program.replay(rule, if is_present { self.present_windows } else { variant.windows })
@@ -332,17 +327,16 @@ impl Judged {
     /// What a rule does to the work; the first one is the present one.
     pub fn work(&self, rule: usize, halt_cost: Nanos) -> Work {
         let per_s = |outcome: &Outcome| outcome.work_per_s().unwrap_or(0.0);
+        let per_ns = |outcome: &Outcome, sum: f64| sum / outcome.span_ns.max(1) as f64;
+        let polled_ns = |outcome: &Outcome| outcome.counts.polled_ns;
         Work {
             speed: self.range(rule, |all| per_s(&all[rule]) / per_s(&all[0])),
             cost_ns: self.range(rule, |all| all[rule].per_work(all[rule].counts.cost_ns(halt_cost) as f64)),
             cycle_ns: self.range(rule, |all| self.leading as f64 * 1e9 / per_s(&all[rule])),
-            cpu_s: self.range(rule, |all| {
-                (all[rule].busy_ns + all[rule].counts.polled_ns) as f64 / all[rule].span_ns.max(1) as f64
-            }),
-            polled_s: self
-                .range(rule, |all| all[rule].counts.polled_ns as f64 / all[rule].span_ns.max(1) as f64),
-            halts_per_s: self
-                .range(rule, |all| all[rule].counts.halts as f64 * 1e9 / all[rule].span_ns.max(1) as f64),
+            cpu_s: self
+                .range(rule, |all| per_ns(&all[rule], (all[rule].busy_ns + polled_ns(&all[rule])) as f64)),
+            polled_s: self.range(rule, |all| per_ns(&all[rule], polled_ns(&all[rule]) as f64)),
+            halts_per_s: self.range(rule, |all| per_ns(&all[rule], all[rule].counts.halts as f64 * 1e9)),
         }
     }
 

@@ -111,16 +111,6 @@ impl Lanes for Avx2 {
         Avx2(unsafe { _mm256_add_epi32(self.0, at.0) })
     }
     #[inline(always)]
-    fn add_where(self, at: Mask, other: Avx2) -> Avx2 {
-        // SAFETY: see the module.
-        Avx2(unsafe { _mm256_add_epi32(self.0, _mm256_and_si256(at.0, other.0)) })
-    }
-    #[inline(always)]
-    fn shl_where(self, at: Mask, bits: Avx2) -> Avx2 {
-        // SAFETY: see the module. Elsewhere by no bits.
-        Avx2(unsafe { hide(_mm256_sllv_epi32(self.0, _mm256_and_si256(at.0, bits.0))) })
-    }
-    #[inline(always)]
     fn shl(self, bits: Avx2) -> Avx2 {
         // SAFETY: see the module.
         Avx2(unsafe { hide(_mm256_sllv_epi32(self.0, bits.0)) })

@@ -71,8 +71,9 @@ pub(super) struct LaneGroup {
     /// Only windows of zero have to be lifted to `start`.
     pub(super) grows_past_start: bool,
     /// Lanes with a setting.
-    lanes: usize,
-    maxima: (i32, i32),
+    pub(super) lanes: usize,
+    /// The lowest and the highest maximum of a lane \[ns\].
+    pub(super) maxima: (i32, i32),
     /// Windows of each idler \[ns\].
     windows: Vec<Column>,
     pub(super) unpolled: Vec<u64>,
@@ -115,16 +116,6 @@ impl LaneGroup {
     /// All windows are zero again.
     pub(super) fn restart(&mut self) {
         self.windows.iter_mut().for_each(|windows| windows.0.fill(Line::default()));
-    }
-
-    /// Lanes with a setting.
-    pub(super) fn lanes(&self) -> usize {
-        self.lanes
-    }
-
-    /// The lowest and the highest maximum of a lane \[ns\].
-    pub(super) fn maxima(&self) -> (i32, i32) {
-        self.maxima
     }
 
     /// Lanes, those without a setting included.

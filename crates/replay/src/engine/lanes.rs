@@ -61,9 +61,15 @@ pub(super) trait Lanes: Copy {
     /// One less where `at` holds.
     fn uncount(self, at: Self::Mask) -> Self;
     /// `self + other` where `at` holds, else `self`.
-    fn add_where(self, at: Self::Mask, other: Self) -> Self;
+    #[inline(always)]
+    fn add_where(self, at: Self::Mask, other: Self) -> Self {
+        self.add(other.keep(at))
+    }
     /// Left by so many bits (at most 31) where `at` holds, else `self`.
-    fn shl_where(self, at: Self::Mask, bits: Self) -> Self;
+    #[inline(always)]
+    fn shl_where(self, at: Self::Mask, bits: Self) -> Self {
+        self.shl(bits.keep(at))
+    }
     /// Left by so many bits, at most 31.
     fn shl(self, bits: Self) -> Self;
     /// `other` where `at` holds and it is no less than `self`, else `self`.
@@ -111,11 +117,6 @@ impl Plain {
     #[inline(always)]
     fn zip(self, other: Plain, f: impl Fn(u32, u32) -> u32) -> Plain {
         Plain(std::array::from_fn(|i| f(self.0[i], other.0[i])))
-    }
-
-    #[inline(always)]
-    fn choose(self, at: PlainMask, other: Plain) -> Plain {
-        Plain(std::array::from_fn(|i| (other.0[i] & at.0[i]) | (self.0[i] & !at.0[i])))
     }
 }
 
@@ -189,20 +190,12 @@ impl Lanes for Plain {
         self.zip(Plain(at.0), u32::wrapping_add)
     }
     #[inline(always)]
-    fn add_where(self, at: PlainMask, other: Plain) -> Plain {
-        Plain(std::array::from_fn(|i| self.0[i].wrapping_add(other.0[i] & at.0[i])))
-    }
-    #[inline(always)]
-    fn shl_where(self, at: PlainMask, bits: Plain) -> Plain {
-        Plain(std::array::from_fn(|i| self.0[i] << (bits.0[i] & at.0[i] & 31)))
-    }
-    #[inline(always)]
     fn shl(self, bits: Plain) -> Plain {
         self.zip(bits, |a, b| a << (b & 31))
     }
     #[inline(always)]
     fn replace(self, at: PlainMask, other: Plain) -> Plain {
-        self.choose(at, other)
+        Plain(std::array::from_fn(|i| (other.0[i] & at.0[i]) | (self.0[i] & !at.0[i])))
     }
     #[inline(always)]
     fn keep(self, at: PlainMask) -> Plain {

@@ -126,13 +126,14 @@ struct Task {
 }
 
 impl Engine {
-    /// An engine for all of the rules that it can replay, and for each rule whether it is one of them.
-    pub(crate) fn new<'a>(rules: impl Iterator<Item = &'a Rule>, isa: Isa) -> (Engine, Vec<bool>) {
-        let lanes: Vec<Option<Lane>> = rules.map(Lane::of).collect();
+    /// An engine for all of the rules that it can replay with these instructions, none of them without any; and for each
+    /// rule whether it is one of them.
+    pub(crate) fn new(rules: &[Rule], isa: Option<Isa>) -> (Engine, Vec<bool>) {
+        let lanes: Vec<Option<Lane>> = rules.iter().map(|rule| isa.and_then(|_| Lane::of(rule))).collect();
         let taken = lanes.iter().map(Option::is_some).collect();
         let lanes: Vec<Lane> = lanes.into_iter().flatten().collect();
         let mut engine = Engine {
-            kernels: isa.kernels(),
+            kernels: isa.unwrap_or(Isa::Portable).kernels(),
             tasks: vec![],
             places: vec![(0, 0); lanes.len()],
             segments: vec![],
@@ -273,9 +274,9 @@ impl Task {
         let together = self.together && part.way(self.kind) != Way::Ended;
         let mut found = None;
         for group in &mut self.groups {
-            if together && found != Some(group.maxima()) {
-                kernels.find_ranges(self.kind, part, group.maxima(), &mut self.ranges);
-                found = Some(group.maxima());
+            if together && found != Some(group.maxima) {
+                kernels.find_ranges(self.kind, part, group.maxima, &mut self.ranges);
+                found = Some(group.maxima);
             }
             if together && self.ranges.between as usize <= part.lengths.len() / MANY_BETWEEN {
                 kernels.together(self.kind, part, &self.ranges, idler, group);

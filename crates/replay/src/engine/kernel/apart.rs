@@ -34,7 +34,7 @@ pub(in super::super) unsafe fn apart<
     assert!(learned.len() == segment.lengths.len());
     let mut at = 0;
     // What is beyond the last setting only fills vectors.
-    while at < group.lanes() {
+    while at < group.lanes {
         // SAFETY: the caller vouches for the CPU. There are as many of each column as lengths, as asserted. The
         // settings are used up before the group is changed.
         unsafe {

@@ -40,7 +40,7 @@ pub(in super::super) unsafe fn together<
 ) {
     let (late, guest) = (WAY == Way::Late as u8, KIND == Kind::Guest as u8);
     assert!(group.capacity() == V * L::WIDTH);
-    let (lowest, highest) = group.maxima();
+    let (lowest, highest) = group.maxima;
     let (_, between) = limits(lowest, highest, guest);
     let is_big = |length: i32, learned: i32| learned > between && (!late || length > highest);
     let lengths = segment.lengths;
