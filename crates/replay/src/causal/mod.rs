@@ -51,8 +51,6 @@ pub struct Outcome {
     pub work: u64,
     /// Time on CPUs of the segments that ended, what halts added included \[ns\].
     pub busy_ns: u128,
-    /// From runnable to running, over the segments that ended \[ns\].
-    pub waited_ns: u128,
     /// From the first event to the end of the time replayed \[ns\].
     pub span_ns: u64,
 }
@@ -75,7 +73,6 @@ impl AddAssign for Outcome {
         self.segments += other.segments;
         self.work += other.work;
         self.busy_ns += other.busy_ns;
-        self.waited_ns += other.waited_ns;
         self.span_ns += other.span_ns;
     }
 }
@@ -198,8 +195,6 @@ struct Run<'a, S> {
     see: S,
     cpus: Vec<Cpu>,
     halves: Vec<Half>,
-    /// When a segment became runnable \[ns\].
-    ready_ns: Vec<u64>,
     events: Queue,
     outcome: Outcome,
     leader_ended: bool,
@@ -225,7 +220,6 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             see,
             cpus: (0..program.cpus).map(cpu).collect(),
             halves: vec![Half::Neither; program.rows.len()],
-            ready_ns: vec![0; program.rows.len()],
             events: Queue::default(),
             outcome: Outcome::default(),
             leader_ended: false,
@@ -266,7 +260,6 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
     /// The segment became runnable: by an interrupt, or by a task, which is held up for the time returned \[ns\].
     fn ready(&mut self, segment: u32, at_ns: u64, by_interrupt: bool) -> u64 {
         let row = &self.program.rows[segment as usize];
-        self.ready_ns[segment as usize] = at_ns;
         let constants = &self.program.constants;
         let recorded = self.latency == Latency::Recorded;
         let cpu = &mut self.cpus[row.cpu as usize];
@@ -333,7 +326,6 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         if self.latency == Latency::Modelled {
             (self.see)(segment, at_ns, idled);
         }
-        self.outcome.waited_ns += u128::from(at_ns.saturating_sub(self.ready_ns[segment as usize]));
         let number = row.cpu;
         let cpu = &mut self.cpus[number as usize];
         cpu.running = Some(segment);
