@@ -57,26 +57,21 @@ pub enum SelfCheck {
     NotPossible { why: NotPossible },
 }
 
-/// Why a recording cannot be compared with itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NotPossible {
-    /// The recording has no settings of its layer.
-    NoSettings,
-    /// It has not, of enough episodes, whether the idler halted.
-    NoOutcomes,
-    /// The rule of the release is not known, or not that of the layer.
-    NoRule,
-}
-
-impl fmt::Display for NotPossible {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            NotPossible::NoSettings => "the recording does not contain the setting that was in force",
-            NotPossible::NoOutcomes => "the recording does not contain which episodes halted",
-            NotPossible::NoRule => "the rule that was in force is not known",
-        })
+dwell_policy::named! {
+    /// Why a recording cannot be compared with itself.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum NotPossible {
+        /// The recording has no settings of its layer.
+        NoSettings = "the recording does not contain the setting that was in force",
+        /// It has not, of enough episodes, whether the idler halted.
+        NoOutcomes = "the recording does not contain which episodes halted",
+        /// The rule of the release is not known, or not that of the layer.
+        NoRule = "the rule that was in force is not known",
     }
+
+    /// The same in a sentence.
+    pub fn words
 }
 
 /// A replay of the setting in force beside what was recorded.
@@ -211,7 +206,7 @@ impl fmt::Display for SelfCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SelfCheck::Checked(checked) => checked.fmt(f),
-            SelfCheck::NotPossible { why } => write!(f, "not possible: {why}"),
+            SelfCheck::NotPossible { why } => write!(f, "not possible: {}", why.words()),
         }
     }
 }

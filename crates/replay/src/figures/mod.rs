@@ -18,9 +18,9 @@ pub use polls::{PollBucket, Polls, Windows};
 pub use recorded::{Recorded, Wakes};
 pub use timeline::{IdlerTimeline, RecordedLine, SLICES, Timeline, WindowLine};
 
-use crate::{Counts, Player, RecordingSource, Rule, RuleError, Run, Source, SourceError};
+use crate::{Counts, Player, RecordingSource, ReplayError, Rule, RuleError, Run, Source};
 use closeup::CloseupMaker;
-use dwell_recording::{Contents, ReadError};
+use dwell_recording::Contents;
 use polls::PollsMaker;
 use serde::Serialize;
 use timeline::TimelineMaker;
@@ -35,20 +35,6 @@ pub struct Policy {
     /// What it is called: `present`, `recommended`.
     pub name: String,
     pub rule: Rule,
-}
-
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub enum FiguresError {
-    /// The recording cannot be read.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// Its other columns cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// A policy cannot be replayed.
-    #[error(transparent)]
-    Rule(#[from] RuleError),
 }
 
 /// What is drawn of a recording.
@@ -109,12 +95,12 @@ impl Figures {
     /// since the last call; each is counted twice.
     ///
     /// # Errors
-    /// [`FiguresError`].
+    /// [`ReplayError`] for a recording that cannot be read, and for a policy that cannot be replayed.
     pub fn of(
         source: &RecordingSource,
         policies: &[Policy],
         progress: &dyn Fn(u64),
-    ) -> Result<Figures, FiguresError> {
+    ) -> Result<Figures, ReplayError> {
         let contents = source.reader().contents();
         let mut pass = Pass::new(contents, policies, source.handlers())?;
         source.visit(0..u64::MAX, &mut |batch| {

@@ -3,8 +3,9 @@
 use super::blocks::{Block, BlocksMaker};
 use super::polls::{Polls, PollsMaker};
 use super::timeline::TimelineMaker;
+use crate::SourceError;
 use dwell_recording::accounting::{Account, Outcome};
-use dwell_recording::{Chunk, Columns, ReadError, Reader, WakeCause};
+use dwell_recording::{Chunk, Columns, Reader, WakeCause};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub(super) fn read(
     shown: &[usize],
     timeline: &mut TimelineMaker,
     progress: &dyn Fn(u64),
-) -> Result<(Recorded, Vec<Block>), ReadError> {
+) -> Result<(Recorded, Vec<Block>), SourceError> {
     let columns = Columns::IDLER
         | Columns::START_NS
         | Columns::IDLE_NS
