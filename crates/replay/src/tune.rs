@@ -136,11 +136,10 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     Overlapping::check(idlers, search.optimum.iter().map(|counts| counts.idle_ns).sum(), span)?;
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
     let chosen = search.choose(task, &value);
-    let hindsight = search.best_in_hindsight(&value);
+    let hindsight = search.best_in_hindsight(task, &value);
     let (fixed_window, fixed_counts) = search.best_fixed_window(&value);
 
-    let rule = |index: usize| Rule::Layer(task.candidates[index]);
-    let by_idle_times = chosen.map_or(Rule::Layer(task.present), rule);
+    let by_idle_times = Rule::Layer(chosen.unwrap_or(task.present));
     let decided = task.decided.and_then(|decided| decided.chosen).map(Rule::Layer);
     let candidate = decided.unwrap_or(by_idle_times);
     let mut finalists = vec![
@@ -148,7 +147,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         (Role::Always, Rule::Always),
         (Role::Present, Rule::Layer(task.present)),
         (Role::Recommended, candidate),
-        (Role::BestInHindsight, rule(hindsight)),
+        (Role::BestInHindsight, Rule::Layer(hindsight)),
         (Role::BestFixedWindow, Rule::Fixed(fixed_window)),
     ];
     let learner = |entry| (Role::Learner(entry), Rule::Policy(entry, Terms::at(task.halt_cost)));
@@ -157,7 +156,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         finalists.push((Role::Rejected, by_idle_times));
     }
     let rules: Vec<Rule> = finalists.iter().map(|(_, rule)| *rule).collect();
-    let judged = Judged::run(task, &halves, &rules)?;
+    let judged = Judged::run(task, halves.second, &rules)?;
     debug_assert_eq!(judged.total(5), fixed_counts);
 
     let [fitted_optimum, optimum] = search.optimum;
@@ -167,13 +166,20 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         span_ns: span.ns(),
         optimum_ns: optimum.cost_ns(task.halt_cost),
     };
-    let (first, second) = (pricing(search.fitted_span, &fitted_optimum), pricing(judged.span, &optimum));
+    let (first, second) =
+        (pricing(search.fitted_span, &fitted_optimum), pricing(search.judged_span, &optimum));
 
     let of_idle_times = finalists.iter().position(|(_, rule)| *rule == by_idle_times).unwrap_or(3);
-    let gain = judged.gain(2, of_idle_times, &value);
-    let by_idle_times = verdict(task, chosen.is_some(), by_idle_times, &judged, of_idle_times, &gain);
+    let judged_span_ns = search.judged_span.ns();
+    let gain = judged.gain(2, of_idle_times, &value, judged_span_ns);
+    let meets = |row| Limit::of(task.goal, judged_span_ns).is_met_by(&judged.total(row));
+    let by_idle_times = match chosen {
+        None => Conclusion::Unattainable,
+        Some(setting) if setting == task.present => Conclusion::AlreadyBest,
+        Some(_) => Conclusion::of([2, of_idle_times].map(meets), &gain, || true, task.worth_a_change),
+    };
     let verdict = task.decided.map_or(by_idle_times, |decided| decided.verdict);
-    let by_idle_times = chosen.filter(|_| by_idle_times.is_change()).map(|index| task.candidates[index]);
+    let by_idle_times = chosen.filter(|_| by_idle_times.is_change());
     let row = |role, row, fitted: &Counts| AdviceRow { role, row, fitted: first.price(fitted) };
     let mut rows: Vec<AdviceRow> = vec![];
     for (number, (role, rule)) in finalists.iter().enumerate() {
@@ -199,7 +205,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
             return BreakEven::of_change(&judged.total(2), &judged.total(3));
         }
         let others = &search.judged;
-        BreakEven::of_staying(&judged.total(2), others, task.halt_cost, task.worth_a_change, judged.span.ns())
+        BreakEven::of_staying(&judged.total(2), others, task.halt_cost, task.worth_a_change, judged_span_ns)
     });
     let (present_cost, optimum_cost) = (present.cost_ns_per_s, second.price(&optimum).cost_ns_per_s);
     Ok(Advice {
@@ -210,7 +216,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         worth_a_change: task.worth_a_change,
         settings_tried: task.candidates.len(),
         fitted_span_ns: search.fitted_span.ns(),
-        judged_span_ns: judged.span.ns(),
+        judged_span_ns,
         upper_bound: UpperBound {
             present_cost_ns_per_s: present_cost,
             optimum_cost_ns_per_s: optimum_cost,
@@ -221,7 +227,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         rows,
         front: front(task.candidates, &search.judged, &second),
         present: task.present,
-        chosen: task.decided.map_or(chosen.map(|index| task.candidates[index]), |decided| decided.chosen),
+        chosen: task.decided.map_or(chosen, |decided| decided.chosen),
         by_idle_times,
     })
 }
@@ -229,24 +235,6 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
 /// Whether there is a setting that is recommended or rejected.
 const fn has_candidate(verdict: Conclusion) -> bool {
     !matches!(verdict, Conclusion::AlreadyBest | Conclusion::Unattainable)
-}
-
-fn verdict(
-    task: &Task<'_>,
-    attainable: bool,
-    chosen: Rule,
-    judged: &Judged,
-    row: usize,
-    gain: &Gain,
-) -> Conclusion {
-    let meets = |row| Limit::of(task.goal, judged.span.ns()).is_met_by(&judged.total(row));
-    if !attainable {
-        Conclusion::Unattainable
-    } else if chosen == Rule::Layer(task.present) {
-        Conclusion::AlreadyBest
-    } else {
-        Conclusion::of([2, row].map(meets), gain, || true, task.worth_a_change)
-    }
 }
 
 /// How good some counts are under the goal: less is better.
@@ -328,11 +316,10 @@ impl Search {
 
     /// The candidate of least value within the goal's limit on the first half; of equals the one nearest to the
     /// present setting. `None` if none is within the limit.
-    fn choose(&self, task: &Task<'_>, value: &Valuation) -> Option<usize> {
+    fn choose(&self, task: &Task<'_>, value: &Valuation) -> Option<Setting> {
         let limit = Limit::of(task.goal, self.fitted_span.ns()).with_spare();
-        let within = self.fitted.iter().enumerate().filter(|(_, counts)| limit.is_met_by(counts));
-        let valued = within.map(|(at, counts)| (task.candidates[at], at, value.of(counts)));
-        nearest(&task.present, valued.collect())
+        let within = task.candidates.iter().zip(&self.fitted).filter(|(_, counts)| limit.is_met_by(counts));
+        nearest(&task.present, within.map(|(setting, counts)| (*setting, value.of(counts))).collect())
     }
 
     fn best_fixed_window(&self, value: &Valuation) -> (Nanos, Counts) {
@@ -340,43 +327,42 @@ impl Search {
         self.windows.least(|counts| limit.is_met_by(counts).then(|| value.of(counts)))
     }
 
-    fn best_in_hindsight(&self, value: &Valuation) -> usize {
+    fn best_in_hindsight(&self, task: &Task<'_>, value: &Valuation) -> Setting {
         let limit = Limit::of(value.goal, self.judged_span.ns());
         let key = |counts: &Counts| (!limit.is_met_by(counts), value.of(counts));
-        let all = self.judged.iter().enumerate();
+        let all = task.candidates.iter().zip(&self.judged);
         let best =
             all.min_by(|(_, a), (_, b)| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal));
-        best.map_or(0, |(index, _)| index)
+        best.map_or(task.present, |(setting, _)| *setting)
     }
 }
 
 /// Of those of least value, or nearly, the one with the fewest parameters that differ from the present setting.
-pub(crate) fn nearest<T: Copy>(present: &Setting, valued: Vec<(Setting, T, f64)>) -> Option<T> {
-    let least = valued.iter().map(|of| of.2).min_by(f64::total_cmp)?;
+pub(crate) fn nearest(present: &Setting, valued: Vec<(Setting, f64)>) -> Option<Setting> {
+    let least = valued.iter().map(|of| of.1).min_by(f64::total_cmp)?;
     let changes = |a: &Setting| a.iter().zip(present.iter()).filter(|((_, x), (_, y))| x != y).count();
-    let equal = valued.iter().filter(|of| of.2 <= least * (1.0 + EQUAL));
-    let order = |of: &&(Setting, T, f64)| (changes(&of.0), of.2);
+    let equal = valued.iter().filter(|of| of.1 <= least * (1.0 + EQUAL));
+    let order = |of: &&(Setting, f64)| (changes(&of.0), of.1);
     let first = equal.min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal));
-    first.map(|of| of.1)
+    first.map(|of| of.0)
 }
 
 /// The second pass: the finalists, block by block of the second half.
 struct Judged {
     fitted: Vec<Counts>,
     blocks: Vec<Vec<Counts>>,
-    span: Span,
 }
 
 impl Judged {
-    fn run(task: &Task<'_>, halves: &Halves, rules: &[Rule]) -> Result<Judged, TuneError> {
+    /// `half`: the first row of the second half.
+    fn run(task: &Task<'_>, half: u64, rules: &[Rule]) -> Result<Judged, TuneError> {
         let mut bank = Bank::new(rules, task.source.handlers())?;
-        let half = halves.second;
         let rows = task.source.episodes() - half;
         // The first part is the first half, and each other a block of the second.
         let ends = (0..=BLOCKS as u64).map(|block| half + rows * block / BLOCKS as u64);
         let cuts: Vec<u64> = std::iter::once(0).chain(ends).collect();
         let mut blocks: Vec<Vec<Counts>> = vec![];
-        let spans = task.source.visit_parts(&cuts, &mut |part, batch| {
+        task.source.visit_parts(&cuts, &mut |part, batch| {
             while blocks.len() < part {
                 blocks.push(bank.take());
             }
@@ -384,11 +370,7 @@ impl Judged {
             (task.progress)(batch.episodes() as u64);
         })?;
         blocks.push(bank.take());
-        let fitted = blocks.remove(0);
-        let mut span = Span::default();
-        spans[1..].iter().for_each(|of_block| span.extend(*of_block));
-        let span = halves.spans.map_or(span, |[_, second]| second);
-        Ok(Judged { fitted, blocks, span })
+        Ok(Judged { fitted: blocks.remove(0), blocks })
     }
 
     fn total(&self, rule: usize) -> Counts {
@@ -396,7 +378,7 @@ impl Judged {
     }
 
     /// The gain of rule `to` over rule `from` as a share of the latter, with the 95 % interval of a block bootstrap.
-    fn gain(&self, from: usize, to: usize, value: &Valuation) -> Gain {
+    fn gain(&self, from: usize, to: usize, value: &Valuation, span_ns: u64) -> Gain {
         let pairs: Vec<(f64, f64)> =
             self.blocks.iter().map(|block| (value.of(&block[from]), value.of(&block[to]))).collect();
         let sums = |draw: &[usize]| {
@@ -411,7 +393,7 @@ impl Judged {
         let (before, after) = sums(&all);
         Gain {
             of: value.goal.figure(),
-            per_s: (before - after) / (self.span.ns().max(1) as f64 / 1e9),
+            per_s: (before - after) / (span_ns.max(1) as f64 / 1e9),
             // The share always has a value.
             share: Bootstrap::RECORDING.blocks(pairs.len(), share).unwrap_or(Interval::unknown(0.0)),
         }

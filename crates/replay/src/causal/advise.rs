@@ -288,8 +288,8 @@ impl Search<'_> {
     /// The best of some that were replayed; of equals the one nearest to the present setting. `None` if none is within the limit.
     fn best_of(&self, settings: &[Setting]) -> Option<Setting> {
         let within = self.fitted.iter().filter(|(setting, _)| settings.contains(setting));
-        let valued = within.map(|(setting, outcome)| (*setting, *setting, self.value_of(outcome)));
-        nearest(&self.task.present, valued.filter(|of| of.2.is_finite()).collect())
+        let valued = within.map(|(setting, outcome)| (*setting, self.value_of(outcome)));
+        nearest(&self.task.present, valued.filter(|of| of.1.is_finite()).collect())
     }
 }
 
