@@ -1,6 +1,8 @@
 //! A number of lanes that run through a kernel together: their settings, windows and counts.
 
 use super::lane::{Growth, Lane};
+use crate::counts::Counts;
+use std::mem::take;
 
 /// Sixteen numbers in a cache line of their own.
 #[derive(Clone, Copy, Default)]
@@ -40,19 +42,6 @@ impl Column {
     }
 }
 
-/// What a lane did since the last call; episodes and their lengths are the same for all lanes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    /// Episodes that began with window zero.
-    pub(super) unpolled: u64,
-    /// Of those, the ones without length, which halt under no setting.
-    pub(super) unpolled_instant: u64,
-    /// Episodes that outlasted the window.
-    pub(super) halts: u64,
-    /// \[ns\]; 2^64 of them are 584 years of polling.
-    pub(super) polled_ns: u64,
-}
-
 /// Settings of the lanes of a group. The last lanes may be copies that only fill the vectors.
 pub(super) struct LaneGroup {
     pub(super) max: Column,
@@ -76,9 +65,13 @@ pub(super) struct LaneGroup {
     pub(super) maxima: (i32, i32),
     /// Windows of each idler \[ns\].
     windows: Vec<Column>,
+    /// Episodes that began with window zero.
     pub(super) unpolled: Vec<u64>,
+    /// Of those, the ones without length, which halt under no setting.
     unpolled_instant: Vec<u64>,
+    /// Episodes that outlasted the window.
     pub(super) halts: Vec<u64>,
+    /// \[ns\]; 2^64 of them are 584 years of polling.
     pub(super) polled_ns: Vec<u64>,
 }
 
@@ -142,14 +135,20 @@ impl LaneGroup {
         }
     }
 
-    /// What each lane with a setting did, in their order. Counts begin anew.
-    pub(super) fn take(&mut self) -> Vec<Tally> {
-        let tally = |lane: usize| Tally {
-            unpolled: std::mem::take(&mut self.unpolled[lane]),
-            unpolled_instant: std::mem::take(&mut self.unpolled_instant[lane]),
-            halts: std::mem::take(&mut self.halts[lane]),
-            polled_ns: std::mem::take(&mut self.polled_ns[lane]),
-        };
-        (0..self.lanes).map(tally).collect()
+    /// What each lane with a setting did, in their order; `all` has the number of episodes and their length, which are the
+    /// same for all lanes. Counts begin anew.
+    pub(super) fn take(&mut self, all: Counts) -> impl Iterator<Item = Counts> {
+        (0..self.lanes).map(move |lane| {
+            let halts = take(&mut self.halts[lane]);
+            Counts {
+                polls: all.episodes - take(&mut self.unpolled[lane]),
+                // An episode that does not halt succeeds, unless it has no length and there was no window.
+                polls_succeeded: all.episodes - halts - take(&mut self.unpolled_instant[lane]),
+                polled_ns: take(&mut self.polled_ns[lane]).into(),
+                halts,
+                exits: halts,
+                ..all
+            }
+        })
     }
 }

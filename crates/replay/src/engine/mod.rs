@@ -287,15 +287,6 @@ impl Task {
     }
 
     fn take(&mut self, all: Counts) -> Vec<Counts> {
-        let counts = |tally: group::Tally| Counts {
-            polls: all.episodes - tally.unpolled,
-            // An episode that does not halt succeeds, unless it has no length and there was no window.
-            polls_succeeded: all.episodes - tally.halts - tally.unpolled_instant,
-            polled_ns: u128::from(tally.polled_ns),
-            halts: tally.halts,
-            exits: tally.halts,
-            ..all
-        };
-        self.groups.iter_mut().flat_map(LaneGroup::take).map(counts).collect()
+        self.groups.iter_mut().flat_map(|group| group.take(all)).collect()
     }
 }
