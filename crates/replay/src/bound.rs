@@ -64,7 +64,17 @@ const BITS: u32 = 11;
 impl FixedWindows {
     pub fn feed(&mut self, batch: &Batch) {
         for (idle, alone) in batch.runs().flat_map(Run::idle_and_alone) {
-            if idle <= alone { self.add(idle) } else { self.add_contended(idle, alone) }
+            if idle <= alone {
+                let bin = self.bin(idle);
+                bin.episodes += 1;
+                bin.idle_ns += u128::from(idle);
+                bin.longest_ns = bin.longest_ns.max(idle);
+            } else {
+                self.contended_idle_ns += u128::from(idle);
+                let bin = self.bin(alone);
+                bin.contended += 1;
+                bin.alone_ns += u128::from(alone);
+            }
         }
     }
 
@@ -74,20 +84,6 @@ impl FixedWindows {
             self.bins.resize(index + 1, Bin::default());
         }
         &mut self.bins[index]
-    }
-
-    fn add(&mut self, idle: u64) {
-        let bin = self.bin(idle);
-        bin.episodes += 1;
-        bin.idle_ns += u128::from(idle);
-        bin.longest_ns = bin.longest_ns.max(idle);
-    }
-
-    fn add_contended(&mut self, idle: u64, alone: u64) {
-        self.contended_idle_ns += u128::from(idle);
-        let bin = self.bin(alone);
-        bin.contended += 1;
-        bin.alone_ns += u128::from(alone);
     }
 
     /// The window of least cost at this halt cost, and what it does; the shortest of equals.

@@ -152,19 +152,14 @@ fn learner(text: &str, rest: &str, entry: &Entry) -> Result<Terms, ParseRuleErro
 /// `@6.18,halt_poll_ns=50us`.
 fn layer_rule(text: &str, rest: &str, layer: Layer, entry: &Entry) -> Result<Rule, ParseRuleError> {
     let (version, values) = match rest.strip_prefix('@') {
-        None => (None, rest),
+        None => (Versions::NEWEST.of(layer), rest),
         Some(rest) => {
-            let (version, values) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
-            (Some(version.trim()), values)
-        }
-    };
-    let version = match version {
-        None => Versions::NEWEST.of(layer),
-        Some(text) => {
+            let (text, values) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
+            let text = text.trim();
             let version = Version::parse(text).ok_or_else(|| ParseRuleError::Version(text.to_owned()))?;
             known_version(layer, version)
                 .map_err(|source| ParseRuleError::UnknownVersion { text: text.to_owned(), source })?;
-            version
+            (version, values)
         }
     };
     let mut setting = Setting::defaults(layer, version);

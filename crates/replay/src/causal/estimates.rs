@@ -168,13 +168,11 @@ impl Estimates {
         let of_polls = |late: &Late| {
             Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halted()))
         };
-        let after_poll = each.iter().find_map(|seen| of_polls(&seen.late)).unwrap_or(assumed_of.after_poll);
-        let external_poll =
-            each.iter().find_map(|seen| of_polls(&seen.external)).unwrap_or(assumed_of.external_poll);
-        let external_halt = each
-            .iter()
-            .find_map(|seen| Estimate::of(seen.external.halts()))
-            .unwrap_or(assumed_of.external_halt);
+        let first =
+            |of: &dyn Fn(&Seen) -> Option<Estimate>, assumed| each.iter().find_map(of).unwrap_or(assumed);
+        let after_poll = first(&|seen| of_polls(&seen.late), assumed_of.after_poll);
+        let external_poll = first(&|seen| of_polls(&seen.external), assumed_of.external_poll);
+        let external_halt = first(&|seen| Estimate::of(seen.external.halts()), assumed_of.external_halt);
         // Halts among many are better than seldom ones, and those better than none.
         let place = each.iter().position(|seen| seen.late.halted() >= FEWEST && !seen.halts_seldom());
         let late = &each[place.unwrap_or(0)].late;
