@@ -55,7 +55,7 @@ fn causal(criterion: &mut Criterion) {
     let haltpoll = Rule::Layer(Setting::defaults(Layer::Guest, Version::new(6, 18)));
     for (load, coupled) in [("coupled", true), ("timers", false)] {
         let program = Program::without(&segments(coupled), External::Absolute, CONSTANTS, &[]);
-        for (name, rule) in [("fixed window", Rule::Fixed(Nanos(50_000))), ("haltpoll 6.18", haltpoll)] {
+        for (name, rule) in [("fixed window", Rule::fixed(Nanos(50_000))), ("haltpoll 6.18", haltpoll)] {
             group.bench_function(BenchmarkId::new(load, name), |bencher| {
                 bencher.iter(|| {
                     program.replay(&rule, Windows::Zero).expect("the rule can be replayed").segments

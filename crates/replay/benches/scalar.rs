@@ -30,7 +30,7 @@ fn batch(idle_ns: &[u64]) -> Batch {
 fn rules() -> [(&'static str, Rule); 7] {
     let layer = |layer, major, minor| Rule::Layer(Setting::defaults(layer, Version::new(major, minor)));
     [
-        ("baseline: fixed window", Rule::Fixed(Nanos(50_000))),
+        ("baseline: fixed window", Rule::fixed(Nanos(50_000))),
         ("kvm 6.18", layer(Layer::Host, 6, 18)),
         ("kvm 5.4", layer(Layer::Host, 5, 4)),
         ("haltpoll 6.18", layer(Layer::Guest, 6, 18)),

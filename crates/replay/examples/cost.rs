@@ -11,7 +11,7 @@ use dwell_replay::{RecordingSource, Rule, replay};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: cost FILE")?;
     let source = RecordingSource::new(Reader::open(path.as_ref())?, false);
-    let rules = [Rule::Never, Rule::Layer(Setting::defaults(Layer::Host, Version::new(6, 18)))];
+    let rules = [Rule::NEVER, Rule::Layer(Setting::defaults(Layer::Host, Version::new(6, 18)))];
     let halt_cost = Nanos::from_micros(20);
     let replayed = replay(&source, &rules, halt_cost, &|_| ())?;
     for (rule, counts) in rules.iter().zip(&replayed.counts) {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn fixed(idle: &[u64], window: Nanos) -> Counts {
-        let mut bank = Bank::new(&[Rule::Fixed(window)], 0).unwrap();
+        let mut bank = Bank::new(&[Rule::fixed(window)], 0).unwrap();
         Memory::of_one(idle).visit(0..u64::MAX, &mut |batch| bank.feed(batch)).unwrap();
         bank.take()[0]
     }
@@ -208,7 +208,7 @@ mod tests {
             let (mut windows, mut optimum) = (FixedWindows::default(), OptimumBound::new(Nanos(k)));
             source.visit(0..u64::MAX, &mut |batch| { windows.feed(batch); optimum.feed(batch) }).unwrap();
             let fixed = |window: u64| {
-                let mut bank = Bank::new(&[Rule::Fixed(Nanos(window))], 0).unwrap();
+                let mut bank = Bank::new(&[Rule::fixed(Nanos(window))], 0).unwrap();
                 source.visit(0..u64::MAX, &mut |batch| bank.feed(batch)).unwrap();
                 bank.take()[0]
             };

@@ -117,13 +117,7 @@ impl Catalogue {
             Start::Rule(layer, _) => return layer_rule(text, rest, layer, entry),
             _ => return Err(unwritten(text, entry)),
         };
-        Ok(match (entry.name, terms.halt_cost) {
-            ("never", _) => Rule::Never,
-            ("always", _) => Rule::Always,
-            ("fixed", window) => Rule::Fixed(window),
-            ("ski-rental", halt_cost) => Rule::SkiRental(halt_cost),
-            _ => Rule::Policy(entry, terms),
-        })
+        Ok(Rule::Policy(entry, terms))
     }
 }
 
@@ -204,7 +198,6 @@ impl fmt::Display for Rule {
     /// written as their name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rule::Fixed(time) | Rule::SkiRental(time) => write!(f, "{}={time:#}", self.name()),
             Rule::Policy(entry, terms) => match entry.start {
                 Start::Window(_) => write!(f, "{}={:#}", entry.name, terms.halt_cost),
                 Start::Learner(_) => {

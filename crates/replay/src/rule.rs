@@ -2,24 +2,17 @@
 
 use crate::counts::Counts;
 use crate::source::{LONGEST_POLL_STEP, Run};
-use dwell_policy::catalogue::{self, Entry, LEADER, SAVINGS, Start, Terms, Use};
+use dwell_policy::catalogue::{self, Entry, LEADER, POLICIES, SAVINGS, Start, Terms, Use};
 use dwell_policy::iothread::{self, Aio, Handler, Kind};
 use dwell_policy::param::Setting;
-use dwell_policy::reference::{Always, Fixed, Never, SkiRental};
 use dwell_policy::version::UnknownVersion;
 use dwell_policy::{Any, Layer, Nanos, Outcome, Policy, guest, host};
 
 /// A policy with its setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    Never,
-    /// Polls until the wakeup.
-    Always,
-    /// The same window in every episode.
-    Fixed(Nanos),
-    /// Polls for as long as a halt costs.
-    SkiRental(Nanos),
-    /// A policy of the catalogue that has no variant here ([`Rule::leader`], [`Rule::savings`]), or of your own.
+    /// A policy of the catalogue that is not the rule of a layer, or one of your own. The window of one that is started with
+    /// a window is the halt cost of its terms.
     Policy(&'static Entry, Terms),
     /// The rule of a layer in one version: KVM halt polling, the haltpoll governor, or QEMU adaptive polling.
     Layer(Setting),
@@ -50,6 +43,21 @@ pub enum RuleError {
 }
 
 impl Rule {
+    /// Halts at once.
+    pub const NEVER: Rule = Rule::Policy(&POLICIES[0], Terms::at(Nanos::ZERO));
+    /// Polls until the wakeup.
+    pub const ALWAYS: Rule = Rule::Policy(&POLICIES[1], Terms::at(Nanos::ZERO));
+
+    /// The same window in every episode.
+    pub const fn fixed(window: Nanos) -> Rule {
+        Rule::Policy(&POLICIES[2], Terms::at(window))
+    }
+
+    /// Polls for as long as a halt costs.
+    pub const fn ski_rental(halt_cost: Nanos) -> Rule {
+        Rule::Policy(&POLICIES[3], Terms::at(halt_cost))
+    }
+
     /// Polls for the window that would have cost least in similar episodes.
     pub const fn leader(terms: Terms) -> Rule {
         Rule::Policy(LEADER, terms)
@@ -63,10 +71,6 @@ impl Rule {
     /// The policy's name in tables and JSON.
     pub fn name(&self) -> &'static str {
         match self {
-            Rule::Never => "never",
-            Rule::Always => "always",
-            Rule::Fixed(_) => "fixed",
-            Rule::SkiRental(_) => "ski-rental",
             Rule::Policy(entry, _) => entry.name,
             Rule::Layer(setting) => match setting.layer() {
                 Layer::Host => "kvm",
@@ -86,10 +90,6 @@ impl Rule {
     /// the wakeup latency of those that learn.
     pub fn values(&self) -> Vec<(&'static str, i64)> {
         match self {
-            Rule::Never | Rule::Always => vec![],
-            Rule::Fixed(window) | Rule::SkiRental(window) => {
-                vec![("window_ns", whole(*window))]
-            }
             Rule::Policy(entry, terms) => match entry.start {
                 Start::Window(_) => vec![("window_ns", whole(terms.halt_cost))],
                 Start::Learner(_) => {
@@ -158,10 +158,6 @@ impl Rule {
     /// [`RuleError`] for versions and layers that are not a single policy.
     pub fn policy(&self) -> Result<Any, RuleError> {
         Ok(match self {
-            Rule::Never => Never.into(),
-            Rule::Always => Always.into(),
-            Rule::Fixed(window) => Fixed(*window).into(),
-            Rule::SkiRental(halt_cost) => SkiRental { halt_cost: *halt_cost }.into(),
             Rule::Policy(entry, terms) => match entry.start {
                 Start::Alone(start) => start(),
                 Start::Window(start) => start(terms.halt_cost),
@@ -461,9 +457,9 @@ mod tests {
             |layer, major, minor| Setting::defaults(layer, dwell_policy::version::Version::new(major, minor));
         let (guest, host) = (defaults(Layer::Guest, 6, 12), defaults(Layer::Host, 6, 12));
         vec![
-            Rule::Never,
-            Rule::Always,
-            Rule::Fixed(Nanos(50_000)),
+            Rule::NEVER,
+            Rule::ALWAYS,
+            Rule::fixed(Nanos(50_000)),
             Rule::Layer(host),
             Rule::Layer(guest),
             Rule::Layer(defaults(Layer::Iothread, 11, 1)),
@@ -472,6 +468,14 @@ mod tests {
             Rule::savings(Terms::at(Nanos(20_000))),
             Rule::leader(Terms::at(Nanos(20_000))),
         ]
+    }
+
+    #[test]
+    fn policies_of_the_catalogue_are_found() {
+        let window = Nanos(5_000);
+        let rules = [Rule::NEVER, Rule::ALWAYS, Rule::fixed(window), Rule::ski_rental(window)];
+        assert_eq!(rules.map(|rule| rule.name()), ["never", "always", "fixed", "ski-rental"]);
+        assert_eq!(rules.map(|rule| rule.to_string().parse()), rules.map(Ok));
     }
 
     proptest! {

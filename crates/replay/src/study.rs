@@ -98,11 +98,11 @@ impl Subject {
     /// What is replayed, in a kernel of this version; `None` for what is chosen in hindsight.
     fn rule(self, version: Version, halt_cost: Nanos) -> Option<Rule> {
         Some(match self {
-            Subject::Never => Rule::Never,
-            Subject::Always => Rule::Fixed(ALWAYS),
+            Subject::Never => Rule::NEVER,
+            Subject::Always => Rule::fixed(ALWAYS),
             Subject::Kvm => Rule::Layer(Setting::defaults(Layer::Host, version)),
             Subject::Haltpoll => Rule::Layer(Setting::defaults(Layer::Guest, version)),
-            Subject::SkiRental => Rule::SkiRental(halt_cost),
+            Subject::SkiRental => Rule::ski_rental(halt_cost),
             Subject::BestFixed | Subject::BestKvm => return None,
             Subject::Learner(entry) => Rule::Policy(entry, Terms::at(halt_cost)),
         })

@@ -143,12 +143,12 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let decided = task.decided.and_then(|decided| decided.chosen).map(Rule::Layer);
     let candidate = decided.unwrap_or(by_idle_times);
     let mut finalists = vec![
-        (Role::Never, Rule::Never),
-        (Role::Always, Rule::Always),
+        (Role::Never, Rule::NEVER),
+        (Role::Always, Rule::ALWAYS),
         (Role::Present, Rule::Layer(task.present)),
         (Role::Recommended, candidate),
         (Role::BestInHindsight, Rule::Layer(hindsight)),
-        (Role::BestFixedWindow, Rule::Fixed(fixed_window)),
+        (Role::BestFixedWindow, Rule::fixed(fixed_window)),
     ];
     let learner = |entry| (Role::Learner(entry), Rule::Policy(entry, Terms::at(task.halt_cost)));
     finalists.extend(learners().map(learner));

@@ -146,7 +146,7 @@ impl fmt::Display for Way {
 impl Way {
     fn rule(self, terms: Terms) -> Rule {
         match self {
-            Way::Never | Way::Kvm => Rule::Never,
+            Way::Never | Way::Kvm => Rule::NEVER,
             Way::Haltpoll => Rule::Layer(Setting::defaults(dwell_policy::Layer::Guest, NEWEST_KERNEL)),
             Way::Unreported | Way::Leader => Rule::leader(terms),
         }

@@ -57,7 +57,7 @@ impl Poller {
     /// polling with its default of 200 us.
     pub fn arms(self, version: Version, terms: Terms) -> Arms<Idle> {
         let others =
-            [Rule::Never, Rule::SkiRental(terms.halt_cost), Rule::savings(terms), Rule::leader(terms)];
+            [Rule::NEVER, Rule::ski_rental(terms.halt_cost), Rule::savings(terms), Rule::leader(terms)];
         let kernel = (self == Poller::UserSpace).then(|| Idle::host(200_000));
         let others = others.into_iter().map(|rule| self.idle(rule)).chain(kernel);
         let first = self.idle(self.rule(version));
@@ -76,7 +76,7 @@ impl Poller {
             let idling = if self == Poller::Guest { waking.guest } else { waking.user };
             Ok(Nanos(rig.nanos(idling.idled_cycles) / waking.wakes().max(1)))
         };
-        late(|| Ok(mean(Rule::Never)?.saturating_sub(mean(Rule::Always)?)))
+        late(|| Ok(mean(Rule::NEVER)?.saturating_sub(mean(Rule::ALWAYS)?)))
     }
 }
 

@@ -15,9 +15,9 @@ fn rules(window: u64, max: u32, shrink: u32) -> Vec<(Rule, Box<dyn Policy>)> {
     setting.set("halt_poll_ns_shrink", shrink.into()).expect("in range");
     let kvm = host::HaltPoll::new(host::Revision::V6_11, host::Params::from(&setting));
     vec![
-        (Rule::Never, Box::new(reference::Never)),
-        (Rule::Always, Box::new(reference::Always)),
-        (Rule::Fixed(Nanos(window)), Box::new(reference::Fixed(Nanos(window)))),
+        (Rule::NEVER, Box::new(reference::Never)),
+        (Rule::ALWAYS, Box::new(reference::Always)),
+        (Rule::fixed(Nanos(window)), Box::new(reference::Fixed(Nanos(window)))),
         (Rule::Layer(setting), Box::new(kvm)),
     ]
 }

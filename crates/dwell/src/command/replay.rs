@@ -132,7 +132,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         settings::groups(&args.set, &model.defaults())?
     };
     let work = ReplayedByWork::of(&reader, &model, &asked)?;
-    let mut rules = vec![Rule::Never, Rule::Always];
+    let mut rules = vec![Rule::NEVER, Rule::ALWAYS];
     rules.extend(asked.iter().map(|settings| rule(settings, args.host_polls_too)));
     rules.extend(&args.policy);
 

@@ -18,9 +18,9 @@ fn haltpoll(max_ns: i64) -> Rule {
 
 fn rules() -> [Rule; 7] {
     [
-        Rule::Never,
-        Rule::Always,
-        Rule::Fixed(Nanos(30_000)),
+        Rule::NEVER,
+        Rule::ALWAYS,
+        Rule::fixed(Nanos(30_000)),
         haltpoll(50_000),
         haltpoll(200_000),
         Rule::Layer(Setting::defaults(Layer::Host, Version::new(6, 18))),
@@ -182,18 +182,18 @@ const CONSTANTS: Constants = Constants {
 fn two_that_wake_each_other_take_work_and_latency() {
     let recorded = ping_pong(5_000, 1_800, 1_000);
     let program = Program::without(&recorded, External::Relative, CONSTANTS, &[]);
-    let polls = starts(&program, &Rule::Always, Latency::Modelled);
+    let polls = starts(&program, &Rule::ALWAYS, Latency::Modelled);
     // What begins a CPU's recording has no idle time before it.
     assert!((0u64..).zip(&polls).skip(1).all(|(number, start)| *start == (number * 6_800 - 1_800, false)));
     // The interrupt is sent when the peer is already on its way.
-    let halts = starts(&program, &Rule::Never, Latency::Modelled);
+    let halts = starts(&program, &Rule::NEVER, Latency::Modelled);
     let period_ns = 5_000 + 4_000 + 20_000;
     assert_eq!(halts[2_001 - 1 - 1].0 - halts[1_001].0, 998 * period_ns);
     assert!(halts[2..].iter().all(|start| start.1));
     let rate = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     // The recording ends when the polling pair has done its work.
-    assert!((rate(&Rule::Always) / (1e9 / 6_800.0) - 1.0).abs() < 0.01);
-    assert!((rate(&Rule::Never) / (1e9 / period_ns as f64) - 1.0).abs() < 0.01);
+    assert!((rate(&Rule::ALWAYS) / (1e9 / 6_800.0) - 1.0).abs() < 0.01);
+    assert!((rate(&Rule::NEVER) / (1e9 / period_ns as f64) - 1.0).abs() < 0.01);
 }
 
 /// 5. X = N / (R + Z): work a second, tasks in the loop, response time and time to think.
@@ -236,7 +236,7 @@ fn work_a_second_is_tasks_over_response_and_thought() {
         }
     }
     let program = Program::without(&segments(clients as usize + 1, rows), External::Relative, CONSTANTS, &[]);
-    for rule in [Rule::Never, Rule::Always, haltpoll(200_000)] {
+    for rule in [Rule::NEVER, Rule::ALWAYS, haltpoll(200_000)] {
         let begun = starts(&program, &rule, Latency::Modelled);
         let servings: Vec<u64> = begun.iter().skip(1).step_by(3).map(|start| start.0).collect();
         let (first, last) = (servings.iter().min().unwrap(), servings.iter().max().unwrap());
@@ -541,14 +541,14 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     let constants = Constants { longer_segment_ns: 1_000, ..CONSTANTS };
     let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, constants, &[]);
     let truth = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
-    let (polls, halts) = (truth(&Rule::Always), truth(&Rule::Never));
-    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, Calibrated::default(), None);
+    let (polls, halts) = (truth(&Rule::ALWAYS), truth(&Rule::NEVER));
+    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, Calibrated::default(), None);
     let predictor = predictor.unwrap().unwrap();
     let Estimates { after_poll, after_halt, .. } = predictor.estimates;
     assert_eq!((after_poll.ns, after_poll.low_ns, after_poll.high_ns), (1_800, 1_800, 1_800));
     assert!(after_poll.seen > 900 && after_halt.seen == 0);
     assert!(predictor.own_error.abs() < 0.01, "{}", predictor.own_error);
-    let judged = predictor.judge(&[Rule::Always, Rule::Never]).unwrap();
+    let judged = predictor.judge(&[Rule::ALWAYS, Rule::NEVER]).unwrap();
     let work = judged.work(1, Nanos(20_000));
     assert!((work.speed.middle / (halts / polls) - 1.0).abs() < 0.05, "{work:?}");
     assert!(work.speed.low < halts / polls && halts / polls < work.speed.high, "{work:?}");
@@ -560,12 +560,12 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     let known =
         Calibrated { after_halt: Some(Nanos(constants.after_halt_ns)), ipi: Some(Nanos(constants.ipi_ns)) };
     let calibrated =
-        Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::Always, known, None).unwrap().unwrap();
+        Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, known, None).unwrap().unwrap();
     let Estimates { ipi, longer_segment, .. } = calibrated.estimates;
     assert_eq!((ipi.ns, ipi.low_ns, ipi.high_ns, ipi.seen), (7_000, 3_500, 14_000, 0));
     assert!(ipi.calibrated && !longer_segment.calibrated);
-    let by_known = calibrated.judge(&[Rule::Always, Rule::Never]).unwrap().work(1, Nanos(20_000));
-    let truth = program.replay(&Rule::Never, Windows::Zero).unwrap();
+    let by_known = calibrated.judge(&[Rule::ALWAYS, Rule::NEVER]).unwrap().work(1, Nanos(20_000));
+    let truth = program.replay(&Rule::NEVER, Windows::Zero).unwrap();
     let cpu_s = truth.busy_ns as f64 / truth.span_ns as f64;
     let error = |work: &crate::causal::Work| (work.cpu_s.middle / cpu_s - 1.0).abs();
     assert!(error(&by_known) < 0.02 && error(&work) > 0.1, "{cpu_s}: {by_known:?} {work:?}");
@@ -588,17 +588,17 @@ fn another_recording_tells_what_one_setting_cannot() {
     let recorded = |rule: &Rule| {
         traced(&work, &[0, 1], &machine(&work, &[0, 1], rule, (constants, Around::default())).unwrap()).0
     };
-    let (never, always) = (recorded(&Rule::Never), recorded(&Rule::Always));
-    let other = Other { segments: &always, under: Rule::Always };
-    let alone = Predictor::new(&never, &Rule::Never, Calibrated::default(), None).unwrap().unwrap();
-    let both = Predictor::new(&never, &Rule::Never, Calibrated::default(), Some(&other)).unwrap().unwrap();
+    let (never, always) = (recorded(&Rule::NEVER), recorded(&Rule::ALWAYS));
+    let other = Other { segments: &always, under: Rule::ALWAYS };
+    let alone = Predictor::new(&never, &Rule::NEVER, Calibrated::default(), None).unwrap().unwrap();
+    let both = Predictor::new(&never, &Rule::NEVER, Calibrated::default(), Some(&other)).unwrap().unwrap();
     let Estimates { after_poll, ipi, longer_segment, .. } = both.estimates;
     assert_eq!([after_poll, ipi, longer_segment].map(|of| of.seen > 500), [true; 3], "{:?}", both.estimates);
     assert_eq!(after_poll.ns, constants.after_poll_ns);
     assert_eq!([ipi.ns, longer_segment.ns], [constants.ipi_ns, constants.longer_segment_ns]);
     let truth = both.other.unwrap();
     assert!((truth.predicted_speed / truth.recorded_speed - 1.0).abs() < 0.01, "{truth:?}");
-    let speed = |of: &Predictor| of.judge(&[Rule::Never, Rule::Always]).unwrap().work(1, Nanos(20_000)).speed;
+    let speed = |of: &Predictor| of.judge(&[Rule::NEVER, Rule::ALWAYS]).unwrap().work(1, Nanos(20_000)).speed;
     let (alone, both) = (speed(&alone), speed(&both));
     assert!(both.low < truth.recorded_speed && truth.recorded_speed < both.high, "{both:?}");
     assert!(both.high / both.low < alone.high / alone.low, "{both:?} {alone:?}");
@@ -613,7 +613,7 @@ fn what_seldom_wakes_a_task_does_not_hold_it_back() {
     recorded.rows[901].cause = Cause::Unknown;
     let faster = |external| {
         let program = Program::without(&recorded, external, CONSTANTS, &[]);
-        program.replay(&Rule::Always, Windows::Zero).unwrap().span_ns
+        program.replay(&Rule::ALWAYS, Windows::Zero).unwrap().span_ns
     };
     assert!(faster(External::ByTask) < faster(External::Absolute) / 2);
     assert_eq!(faster(External::ByTask), faster(External::Relative));
@@ -637,7 +637,7 @@ fn a_segment_that_follows_another_has_no_wakeup_latency() {
             *waker = shifted(*waker);
         }
     }
-    let predictor = Predictor::new(&recorded, &Rule::Never, Calibrated::default(), None).unwrap().unwrap();
+    let predictor = Predictor::new(&recorded, &Rule::NEVER, Calibrated::default(), None).unwrap().unwrap();
     let late = predictor.estimates.after_poll;
     assert!((800..900).contains(&late.seen) && late.low_ns == 20_000, "{late:?}");
 }
@@ -707,7 +707,7 @@ fn sleeps_are_told_from_ticks() {
     let span_ns = |segments: &Segments, external| {
         let program =
             Program::without(segments, external, Constants { external_poll_ns: 1_000, ..constants }, &[]);
-        program.replay(&Rule::Always, Windows::Zero).unwrap().span_ns
+        program.replay(&Rule::ALWAYS, Windows::Zero).unwrap().span_ns
     };
     let (sleeps, ticks) = (recorded(true), recorded(false));
     assert_eq!(span_ns(&sleeps, External::ByTask), span_ns(&sleeps, External::Relative));

@@ -144,7 +144,7 @@ fn grids_agree_on_long_streams_of_every_kind() {
         episodes.push((usize::from(next() % 3 == 0), idle));
     }
     let mut rules =
-        vec![Rule::Never, Rule::Always, Rule::SkiRental(Nanos(5_000)), Rule::Fixed(Nanos(u64::MAX - 1))];
+        vec![Rule::NEVER, Rule::ALWAYS, Rule::ski_rental(Nanos(5_000)), Rule::fixed(Nanos(u64::MAX - 1))];
     for max in [10_000, 200_000, 3_000_000] {
         for grow in [1, 2, 3, 16] {
             for start in [1, 5_000, 10_000, 200_001] {
@@ -227,7 +227,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
             }
         };
         let mut rules: Vec<Rule> = all.into_iter().map(rule).collect();
-        rules.extend(maxima.iter().map(|&max| Rule::Fixed(Nanos(max.into()))));
+        rules.extend(maxima.iter().map(|&max| Rule::fixed(Nanos(max.into()))));
         rules
     })
 }
@@ -307,7 +307,7 @@ proptest! {
             (idler, idle, Some(late[place / share % late.len()]), time)
         });
         let mut rules = rules;
-        rules.extend([Rule::Never, Rule::Always, Rule::Fixed(Nanos(20_000))]);
+        rules.extend([Rule::NEVER, Rule::ALWAYS, Rule::fixed(Nanos(20_000))]);
         same_as_scalar(&rules, &Memory::late(all).with_poll_step(step), &cuts);
     }
 
@@ -329,7 +329,7 @@ proptest! {
             (idler, idle, time)
         };
         let mut rules = rules;
-        rules.extend([Rule::Never, Rule::Always, Rule::SkiRental(Nanos(20_000)), Rule::Fixed(Nanos(u64::MAX - 1))]);
+        rules.extend([Rule::NEVER, Rule::ALWAYS, Rule::ski_rental(Nanos(20_000)), Rule::fixed(Nanos(u64::MAX - 1))]);
         same_as_scalar(&rules, &Memory::contended(episodes.into_iter().enumerate().map(contended)), &cuts);
     }
 

@@ -47,7 +47,7 @@ fn source(rows: &[Row]) -> RecordingSource {
 fn policies() -> Vec<Policy> {
     let present = Setting::defaults(Layer::Host, Version::new(6, 18));
     let policy = |name: &str, rule| Policy { name: name.to_owned(), rule };
-    vec![policy("present", Rule::Layer(present)), policy("fixed", Rule::Fixed(Nanos(40_000)))]
+    vec![policy("present", Rule::Layer(present)), policy("fixed", Rule::fixed(Nanos(40_000)))]
 }
 
 fn figures(rows: &[Row]) -> Figures {

@@ -127,7 +127,7 @@ impl Server<'_> {
     pub(super) fn serve(&self, by: &Loop, service: &Service<'_>) -> Result<(), LabError> {
         let mut policy = match by {
             Loop::Blocking => Any::default(),
-            Loop::Busy => Rule::Always.policy()?,
+            Loop::Busy => Rule::ALWAYS.policy()?,
             Loop::Adaptive(rule) => rule.policy()?,
         };
         let mut done = 0;

@@ -183,7 +183,7 @@ fn show(
             vm.vetoes += of.vetoes;
         }
     }
-    let mut rules = vec![Rule::Never, Rule::Layer(originals), Rule::leader(Learner::at(model.halt_cost))];
+    let mut rules = vec![Rule::NEVER, Rule::Layer(originals), Rule::leader(Learner::at(model.halt_cost))];
     rules.extend(grid::settings(layer, model.version).into_iter().map(Rule::Layer));
     let replayed = replay(source, &rules, model.halt_cost, &|_| ())?;
     let pricing = model.pricing(&replayed);
