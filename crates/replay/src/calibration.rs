@@ -184,20 +184,17 @@ impl Calibration {
         struct Format {
             format: u32,
         }
-        let path = path.to_owned();
-        let text = match regular::read_text(&path, LONGEST) {
+        let text = match regular::read_text(path, LONGEST) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(LoadCalibrationError::Read { path, source }),
+            Err(source) => return Err(LoadCalibrationError::Read { path: path.to_owned(), source }),
         };
-        match serde_json::from_str(&text) {
-            Ok(Format { format: FORMAT }) => match serde_json::from_str(&text) {
-                Ok(calibration) => Ok(Some(calibration)),
-                Err(source) => Err(LoadCalibrationError::Form { path, source }),
-            },
-            Ok(Format { format }) => Err(LoadCalibrationError::Format { path, format }),
-            Err(source) => Err(LoadCalibrationError::Form { path, source }),
+        let form = |source| LoadCalibrationError::Form { path: path.to_owned(), source };
+        let Format { format } = serde_json::from_str(&text).map_err(form)?;
+        if format != FORMAT {
+            return Err(LoadCalibrationError::Format { path: path.to_owned(), format });
         }
+        serde_json::from_str(&text).map(Some).map_err(form)
     }
 
     /// What was stored of the halts of a recording, if anything was; see [`of_recording`](Calibration::of_recording).

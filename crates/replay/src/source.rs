@@ -220,7 +220,9 @@ pub trait Source: Sync {
     fn idlers(&self) -> usize;
 
     /// The most handlers that any idler has; 0 where handlers are not known.
-    fn handlers(&self) -> usize;
+    fn handlers(&self) -> usize {
+        0
+    }
 
     /// From when to when it was recorded; `None` where that is not known.
     fn when_recorded(&self) -> Option<TimeRecorded>;
@@ -691,10 +693,6 @@ impl Source for Memory {
 
     fn idlers(&self) -> usize {
         self.idlers
-    }
-
-    fn handlers(&self) -> usize {
-        0
     }
 
     fn visit_parts(
