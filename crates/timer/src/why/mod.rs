@@ -28,9 +28,9 @@ mod tasks;
 mod watch;
 
 #[cfg(test)]
-mod tests;
+mod cpus_tests;
 #[cfg(test)]
-mod tests_cpus;
+mod tests;
 
 pub use bill::{Bill, Counted, Line, Polls};
 pub use cpus::{Cpus, NameOf, Numbers};
