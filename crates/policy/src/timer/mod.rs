@@ -26,7 +26,7 @@
 //!    granted to the guest is an input to both.
 //! 3. Arming is an hv attempt ([`HvTimer::set`]), else an hrtimer
 //!    ([`start_sw_tscdeadline`]). Cycles and nanoseconds convert through [`GuestTsc`].
-//! 4. [`housekeeping::target`] is the pCPU on which an hrtimer fires.
+//! 4. [`Setup::fires_elsewhere`] decides whether an hrtimer fires on the vCPU's pCPU.
 //! 5. [`Advance::wait_lapic_expire`] spins until the deadline and tunes the advance.
 //! 6. [`Exits::of`] counts the VM exits per timer that was armed and fired; [`Setup`] puts a host and a VM together.
 //!
@@ -35,7 +35,7 @@
 //! * The rules were derived from kernels 5.4.286, 5.10.223, 6.1.192, 6.12.117, 7.2.13 and 7.3.4. A release between two
 //!   of them gets the rules of the older one except where a change is known to have come later; see [`Revision`].
 //! * Arithmetic (advance, wait, cycles, both ways of arming) is checked against the kernel's own compiled functions.
-//!   Paths, exit counts and housekeeping targets come from reading; no vector covers them.
+//!   Paths, exit counts and the pCPUs of hrtimers come from reading; no vector covers them.
 //! * The steps are not put together into a timer here, except as the oracle of the tests; one-shot and periodic timers
 //!   are not modelled.
 //! * Nested guests, the instruction-level fast paths' own refusals, and timers of a guest that is being migrated
@@ -43,7 +43,6 @@
 //! * Time is always an argument; nothing here reads a clock.
 
 pub mod disable_exits;
-pub mod housekeeping;
 
 mod advance;
 mod arm;

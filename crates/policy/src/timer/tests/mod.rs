@@ -1,3 +1,4 @@
-//! The timer of one vCPU, step by step: the oracle of [`Setup`](super::Setup).
+//! The oracles of [`Setup`](super::Setup): the timer of one vCPU, step by step, and the pCPU on which an hrtimer fires.
 
+pub(super) mod housekeeping;
 pub(super) mod lapic;
