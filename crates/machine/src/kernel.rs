@@ -4,8 +4,8 @@ use crate::arch;
 use crate::seam::Machine;
 use dwell_policy::arch::Arch;
 use dwell_policy::param;
-use dwell_policy::version::Version;
-use dwell_policy::{Layer, Owner, host};
+use dwell_policy::version::{KNOWN_KERNELS, Version};
+use dwell_policy::{Layer, Owner};
 use serde::Serialize;
 
 #[derive(Clone, Debug, Serialize)]
@@ -77,7 +77,7 @@ impl Kernel {
             version,
             arch,
             rules_known: known(Layer::Host) && known(Layer::Guest),
-            known: host::KNOWN,
+            known: KNOWN_KERNELS,
             command_line: own_arguments(&line)
                 .filter(|word| concerns_idling(word))
                 .map(str::to_owned)

@@ -73,21 +73,13 @@ pub struct Entry {
 impl Entry {
     /// How it is written: `leader@TIME[,late=TIME]`.
     pub fn grammar(&self) -> impl fmt::Display {
-        Grammar(*self)
-    }
-}
-
-struct Grammar(Entry);
-
-impl fmt::Display for Grammar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.name)?;
-        f.write_str(match self.0.start {
+        let after = match self.start {
             Start::Alone(_) => "",
             Start::Window(_) => "=TIME",
             Start::Learner(_) => "@TIME[,late=TIME]",
             Start::Rule(..) => "[@VERSION][,NAME=VALUE]...",
-        })
+        };
+        alloc::format!("{}{after}", self.name)
     }
 }
 
@@ -235,25 +227,9 @@ fn aio(setting: &Setting) -> Result<Any, UnknownVersion> {
 }
 
 /// [`Leader`](crate::leader).
-pub const LEADER: &Entry = named("leader");
+pub const LEADER: &Entry = &POLICIES[5];
 /// [`Savings`](crate::savings).
-pub const SAVINGS: &Entry = named("savings");
-
-const fn named(name: &str) -> &'static Entry {
-    let (name, mut place) = (name.as_bytes(), 0);
-    loop {
-        // Beyond the last it does not compile.
-        let other = POLICIES[place].name.as_bytes();
-        let mut same = if name.len() == other.len() { name.len() } else { 0 };
-        while same > 0 && name[same - 1] == other[same - 1] {
-            same -= 1;
-        }
-        if same == 0 && name.len() == other.len() {
-            return &POLICIES[place];
-        }
-        place += 1;
-    }
-}
+pub const SAVINGS: &Entry = &POLICIES[4];
 
 /// The policy of this name.
 pub fn find(name: &str) -> Option<&'static Entry> {

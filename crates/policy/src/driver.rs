@@ -7,7 +7,7 @@
 
 use crate::late::Late;
 use crate::leader::Leader;
-use crate::reference::{Fixed, Never};
+use crate::reference::Fixed;
 use crate::savings::Savings;
 use crate::{Nanos, Outcome, Policy};
 
@@ -49,7 +49,7 @@ impl Driver {
             Choice::Leader => Chosen::Leader(Leader::new(params.halt_cost)),
             Choice::Savings => Chosen::Savings(Savings::new(params.halt_cost)),
             Choice::Fixed => Chosen::Fixed(Fixed(params.max_window)),
-            Choice::Never => Chosen::Never(Never),
+            Choice::Never => Chosen::Fixed(Fixed(Nanos::ZERO)),
         };
         Driver(Late::new(Capped { policy, longest: params.max_window }, params.wake_latency))
     }
@@ -91,7 +91,6 @@ enum Chosen {
     Leader(Leader),
     Savings(Savings),
     Fixed(Fixed),
-    Never(Never),
 }
 
 impl Policy for Capped {
@@ -104,7 +103,6 @@ impl Policy for Capped {
             Chosen::Leader(policy) => policy.window_after(busy),
             Chosen::Savings(policy) => policy.window_after(busy),
             Chosen::Fixed(policy) => policy.window_after(busy),
-            Chosen::Never(policy) => policy.window_after(busy),
         };
         window.min(self.longest)
     }
@@ -114,7 +112,6 @@ impl Policy for Capped {
             Chosen::Leader(policy) => policy.longest_gap(),
             Chosen::Savings(policy) => policy.longest_gap(),
             Chosen::Fixed(policy) => policy.longest_gap(),
-            Chosen::Never(policy) => policy.longest_gap(),
         }
     }
 
@@ -123,7 +120,6 @@ impl Policy for Capped {
             Chosen::Leader(policy) => policy.observe(outcome),
             Chosen::Savings(policy) => policy.observe(outcome),
             Chosen::Fixed(policy) => policy.observe(outcome),
-            Chosen::Never(policy) => policy.observe(outcome),
         }
     }
 }

@@ -52,9 +52,6 @@ crate::named! {
     pub fn since_release
 }
 
-/// What [`Revision::of`] accepts, for error texts.
-pub const KNOWN: &str = "5.4 to 7.3";
-
 impl Revision {
     /// The revision of a kernel release; of those that it may have, the one that its version has.
     ///
@@ -69,29 +66,22 @@ impl Revision {
     /// # Errors
     /// As [`Revision::of`].
     pub fn rules(version: Version) -> Result<Rules<Revision>, UnknownVersion> {
-        if version.arch.lacks(Owner::Layer(Layer::Guest)).is_some() {
-            return Err(UnknownVersion {
-                of: "kernel",
-                known: "5.4 to 7.3 on x86-64; elsewhere Linux has no haltpoll",
-            });
-        }
-        let base = Revision::of_version(version)?;
+        let elsewhere = "5.4 to 7.3 on x86-64; elsewhere Linux has no haltpoll";
+        version.is_known_kernel(Owner::Layer(Layer::Guest), elsewhere)?;
+        let base = Revision::of_version(version);
         let may_differ = version.build.is_some() && !base.shrinks_to_zero_below_grow_start();
         Ok(Rules { others: if may_differ { &[Revision::V6_9] } else { &[] }, ..Rules::certain(base) })
     }
 
-    fn of_version(version: Version) -> Result<Revision, UnknownVersion> {
-        if !version.at_least(5, 4) || version.at_least(7, 4) {
-            return Err(UnknownVersion { of: "kernel", known: KNOWN });
-        }
-        Ok(match (version.major, version.minor) {
+    fn of_version(version: Version) -> Revision {
+        match (version.major, version.minor) {
             (5, 4) => Revision::V5_4,
             (5, 5..=10) => Revision::V5_5,
             (5, _) => Revision::V5_11,
             (6, 0..=8) => Revision::V6_0,
             (6, _) | (7, 0..=1) => Revision::V6_9,
             _ => Revision::V7_2,
-        })
+        }
     }
 
     const fn since(self, other: Revision) -> bool {

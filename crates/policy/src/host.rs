@@ -59,9 +59,6 @@ crate::named! {
     pub fn since_release
 }
 
-/// What [`Revision::of`] accepts, for error texts.
-pub const KNOWN: &str = "5.4 to 7.3";
-
 /// The patch level from which a stable series has "KVM: do not shrink halt_poll_ns below grow_start" (ae232ea460888,
 /// 5.15-rc4): 5.10 from the announcement of 5.10.72 (9 October 2021); 5.4 and 5.14 from the reviews of that week.
 const SHRINK_BACKPORTS: [(u16, u16, u16); 3] = [(5, 4, 152), (5, 10, 72), (5, 14, 11)];
@@ -129,13 +126,9 @@ impl Revision {
     /// # Errors
     /// As [`Revision::of`].
     pub fn rules(version: Version) -> Result<Rules<Revision>, UnknownVersion> {
-        if version.arch.lacks(Owner::Layer(Layer::Host)).is_some() {
-            return Err(UnknownVersion {
-                of: "kernel",
-                known: "5.4 to 7.3, of other architectures than POWER",
-            });
-        }
-        let base = Revision::of_version(version)?;
+        let elsewhere = "5.4 to 7.3, of other architectures than POWER";
+        version.is_known_kernel(Owner::Layer(Layer::Host), elsewhere)?;
+        let base = Revision::of_version(version);
         if let Some(rules) = Backport::find(&BACKPORTS, version) {
             return Ok(rules);
         }
@@ -149,12 +142,9 @@ impl Revision {
         Ok(Rules { others, ..Rules::certain(base) })
     }
 
-    fn of_version(version: Version) -> Result<Revision, UnknownVersion> {
-        if !version.at_least(5, 4) || version.at_least(7, 4) {
-            return Err(UnknownVersion { of: "kernel", known: KNOWN });
-        }
+    fn of_version(version: Version) -> Revision {
         let shrinks = version.has_since(&SHRINK_BACKPORTS);
-        Ok(match (version.major, version.minor) {
+        match (version.major, version.minor) {
             (5, 4) if shrinks => Revision::V5_4,
             (5, 4..=7) => Revision::V5_4_0,
             (5, 10) if shrinks => Revision::V5_10,
@@ -166,7 +156,7 @@ impl Revision {
             (5, _) | (6, 0) => Revision::V5_17,
             (6, 1..=10) => Revision::V6_1,
             _ => Revision::V6_11,
-        })
+        }
     }
 
     const fn since(self, other: Revision) -> bool {

@@ -1,10 +1,13 @@
 //! Release numbers of Linux and QEMU, parsed from `uname -r`, `--version` or a command line.
 
+use crate::Owner;
 use crate::arch::Arch;
 use core::fmt;
 
 /// The newest Linux release whose rules are known.
 pub const NEWEST_KERNEL: Version = Version::new(7, 3);
+/// The Linux releases whose rules are known, for error texts.
+pub const KNOWN_KERNELS: &str = "5.4 to 7.3";
 /// The newest QEMU release whose rule is known.
 pub const NEWEST_QEMU: Version = Version::new(11, 1);
 
@@ -155,6 +158,20 @@ impl Version {
     /// Whether this release is `major.minor` or later, whatever its patch level.
     pub const fn at_least(self, major: u16, minor: u16) -> bool {
         self.major > major || (self.major == major && self.minor >= minor)
+    }
+
+    /// Whether the rules of `of` are known in this release of the kernel.
+    ///
+    /// # Errors
+    /// [`UnknownVersion`] before 5.4 and after 7.3, the newest kernel that was read, and, with the words of `elsewhere`, on
+    /// an architecture that lacks what this rule is of.
+    pub(crate) fn is_known_kernel(self, of: Owner, elsewhere: &'static str) -> Result<(), UnknownVersion> {
+        let known = match self.arch.lacks(of) {
+            Some(_) => elsewhere,
+            None if self.at_least(5, 4) && !self.at_least(7, 4) => return Ok(()),
+            None => KNOWN_KERNELS,
+        };
+        Err(UnknownVersion { of: "kernel", known })
     }
 
     /// Whether it is of a series that has a change since one of these patch levels, given with the series.

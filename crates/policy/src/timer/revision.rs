@@ -112,13 +112,9 @@ impl Revision {
     /// # Errors
     /// As [`Revision::of`].
     pub fn rules(kernel: Version) -> Result<Rules<Revision>, UnknownVersion> {
-        if kernel.arch.lacks(Owner::Timer).is_some() {
-            return Err(UnknownVersion {
-                of: "kernel",
-                known: "5.4 to 7.3 on x86-64, which alone has a local APIC timer",
-            });
-        }
-        let base = Revision::of_version(kernel)?;
+        let elsewhere = "5.4 to 7.3 on x86-64, which alone has a local APIC timer";
+        kernel.is_known_kernel(Owner::Timer, elsewhere)?;
+        let base = Revision::of_version(kernel);
         if let Some(rules) = Backport::find(&BACKPORTS, kernel) {
             return Ok(rules);
         }
@@ -131,12 +127,9 @@ impl Revision {
         Ok(Rules { others, ..Rules::certain(base) })
     }
 
-    fn of_version(kernel: Version) -> Result<Revision, UnknownVersion> {
-        if !kernel.at_least(5, 4) || kernel.at_least(7, 4) {
-            return Err(UnknownVersion { of: "kernel", known: "5.4 to 7.3" });
-        }
+    fn of_version(kernel: Version) -> Revision {
         let backported = kernel.has_since(&POSTING_BACKPORTS);
-        Ok(match (kernel.major, kernel.minor) {
+        match (kernel.major, kernel.minor) {
             (5, ..=9) if backported => Revision::V5_4_193,
             (5, ..=9) => Revision::V5_4,
             (5, 10..=17) if !backported => Revision::V5_10,
@@ -146,7 +139,7 @@ impl Revision {
             (6, _) | (7, ..=1) => Revision::V6_12,
             (7, 2) => Revision::V7_2,
             _ => Revision::V7_3,
-        })
+        }
     }
 
     /// The rule by which this revision's kernels decide that a timer may be posted.
