@@ -8,7 +8,9 @@
 use dwell_fleet::Sketch;
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
-use dwell_recording::timer::{ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerWriter, VcpuState};
+use dwell_recording::timer::{
+    ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerRows, TimerWriter, VcpuState,
+};
 use dwell_recording::{
     Episode, Layer, Metadata, Owner, Packing, Reader, SettingValue, SettingsChange, WakeCause, Writer,
 };
@@ -248,29 +250,26 @@ fn parquet() -> Vec<Vec<u8>> {
 fn timers(number: u64) -> Vec<u8> {
     let packing = Packing { rows_per_group: 16, zstd_level: 1 };
     let mut writer = TimerWriter::new(vec![], Metadata::new(Owner::Timer), packing).unwrap();
-    let vcpus = ["vm/7/vcpu0", "vm/7/vcpu1"].map(|name| writer.vcpu(name));
-    let reasons = ["MSR_WRITE", "EXTERNAL_INTERRUPT"].map(|name| writer.reason(name));
+    let vcpus = ["vm/7/vcpu0", "vm/7/vcpu1"].map(str::to_owned).to_vec();
+    let reasons = ["MSR_WRITE", "EXTERNAL_INTERRUPT"].map(str::to_owned).to_vec();
+    writer.push(&mut TimerRows { vcpus, reasons, ..TimerRows::default() }).unwrap();
     for at in 0..number {
-        let (vcpu, armed_ns) = (vcpus[(at % 2) as usize], at * 90_000);
+        let (vcpu, armed_ns) = (u32::from(at % 2 == 1), at * 90_000);
         let fired_ns = (at % 5 > 0).then_some(armed_ns + 50_000);
-        writer
-            .push_timer(&TimerRow {
-                mechanism: Some(Mechanism::ALL[(at % 2) as usize]),
-                expires_ns: Some(armed_ns + 49_000),
-                fired_ns,
-                fired_on: Some(3),
-                state: Some(VcpuState::ALL[(at % 3) as usize]),
-                fire: Some(Fire::ALL[(at % 6) as usize]),
-                entered_ns: fired_ns.map(|ns| ns + 2_000),
-                late_tsc: Some(-300),
-                ..TimerRow::new(vcpu, armed_ns)
-            })
-            .unwrap();
-        for (reason, cause) in reasons.into_iter().zip([Some(TimerPart::Arm), None]) {
-            writer
-                .push_exit(&ExitRow { vcpu, start_ns: armed_ns, duration_ns: 1_500, reason, cause })
-                .unwrap();
-        }
+        let timer = TimerRow {
+            mechanism: Some(Mechanism::ALL[(at % 2) as usize]),
+            expires_ns: Some(armed_ns + 49_000),
+            fired_ns,
+            fired_on: Some(3),
+            state: Some(VcpuState::ALL[(at % 3) as usize]),
+            fire: Some(Fire::ALL[(at % 6) as usize]),
+            entered_ns: fired_ns.map(|ns| ns + 2_000),
+            late_tsc: Some(-300),
+            ..TimerRow::new(vcpu, armed_ns)
+        };
+        let exit = |reason, cause| ExitRow { vcpu, start_ns: armed_ns, duration_ns: 1_500, reason, cause };
+        let exits = vec![exit(0, Some(TimerPart::Arm)), exit(1, None)];
+        writer.push(&mut TimerRows { timers: vec![timer], exits, ..TimerRows::default() }).unwrap();
     }
     writer.close().unwrap().1
 }

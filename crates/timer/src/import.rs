@@ -1,6 +1,6 @@
 //! Timers and exits of vCPUs out of a text of events.
 
-use crate::pairing::{Class, OPTIONAL, REQUIRED, ReasonNames, TimerPairing, TimerRowWriter};
+use crate::pairing::{Class, OPTIONAL, REQUIRED, ReasonNames, TimerPairing};
 use dwell_policy::arch::Arch;
 use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
@@ -29,7 +29,6 @@ pub fn import<W: Write + Send>(
         name: input.name().to_owned(),
         interrupted: Interrupted::default(),
         found: TimerRows::default(),
-        rows: TimerRowWriter::default(),
         writer,
     };
     reader.read(&mut input, &mut timers)?;
@@ -48,7 +47,6 @@ struct Timers<'a, W: Write + Send> {
     name: String,
     interrupted: Interrupted,
     found: TimerRows,
-    rows: TimerRowWriter,
     writer: &'a mut TimerWriter<W>,
 }
 
@@ -94,9 +92,9 @@ impl Interrupted {
 
 impl<W: Write + Send> Timers<'_, W> {
     fn write(&mut self, line: u64) -> Result<(), PerfError> {
-        let Timers { pairing, found, rows, writer, name, .. } = self;
+        let Timers { found, writer, name, .. } = self;
         let failed = |source| PerfError::Write { place: Place { name: name.clone(), line }, source };
-        rows.push([pairing.vcpus(), pairing.reasons()], found, writer).map_err(failed)
+        writer.push(found).map_err(failed)
     }
 
     fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, PerfError> {

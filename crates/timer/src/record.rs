@@ -1,7 +1,7 @@
 //! Recording timers and VM exits of vCPUs.
 
 use crate::describe::{HOST, TSC_KHZ};
-use crate::pairing::{OPTIONAL, REQUIRED, ReasonNames, TimerPairing, TimerRowWriter};
+use crate::pairing::{OPTIONAL, REQUIRED, ReasonNames, TimerPairing};
 use dwell_capture::format;
 use dwell_capture::names::ProcNames;
 use dwell_capture::probe::Probe;
@@ -96,7 +96,7 @@ impl TimerRecorder {
         let reasons = reasons(&tracefs.format_text(&*system, &TracepointKind::Exit.to_string())?);
         let pairing = TimerPairing::new(pid, Box::new(ProcNames::new(system.clone())), reasons);
         let (sender, rows) = channel();
-        let sink = Sink { pairing, found: TimerRows::default(), named: [0, 0], sender: Some(sender) };
+        let sink = Sink { pairing, found: TimerRows::default(), sender: Some(sender) };
         let mut probes: Vec<Probe> = REQUIRED.map(Probe::of).to_vec();
         probes.extend(OPTIONAL.map(|kind| Probe::of(kind).optional()));
         let sink = (probes, Box::new(sink) as Box<dyn Pairing>);
@@ -158,10 +158,7 @@ pub(crate) fn reasons(format_text: &str) -> ReasonNames {
     ReasonNames::of(named)
 }
 
-/// Rows, and the names that are new in them.
-#[derive(Default)]
 struct Batch {
-    names: [Vec<String>; 2],
     rows: TimerRows,
     /// Whether events show that vCPUs ran whose exits are not emitted.
     others: bool,
@@ -171,19 +168,14 @@ struct Batch {
 struct Sink {
     pairing: TimerPairing,
     found: TimerRows,
-    /// Names of vCPUs and of reasons that were sent.
-    named: [usize; 2],
     /// `None` after the end.
     sender: Option<Sender<Batch>>,
 }
 
 impl Sink {
     fn send(&mut self) {
-        let Sink { pairing, found, named, sender } = self;
-        let lists = [pairing.vcpus(), pairing.reasons()];
-        let names = [0, 1].map(|list| lists[list].get(named[list]..).unwrap_or_default().to_vec());
-        *named = lists.map(<[String]>::len);
-        let batch = Batch { names, rows: std::mem::take(found), others: pairing.runs_without_exits() };
+        let Sink { pairing, found, sender } = self;
+        let batch = Batch { rows: std::mem::take(found), others: pairing.runs_without_exits() };
         // The thread that writes ends early only with an error of its own, which is returned.
         let _ = sender.as_ref().map(|sender| sender.send(batch));
     }
@@ -223,16 +215,12 @@ fn write<W: Write + Send>(
     mut writer: TimerWriter<W>,
     batches: &Receiver<Batch>,
 ) -> Result<(TimerWriter<W>, bool), WriteError> {
-    let (mut vcpus, mut reasons, mut others) = (vec![], vec![], false);
-    let mut rows = TimerRowWriter::default();
+    let mut ran_without_exits = false;
     for mut batch in batches {
-        let [new_vcpus, new_reasons] = batch.names;
-        vcpus.extend(new_vcpus);
-        reasons.extend(new_reasons);
-        others = batch.others;
-        rows.push([&vcpus, &reasons], &mut batch.rows, &mut writer)?;
+        ran_without_exits = batch.others;
+        writer.push(&mut batch.rows)?;
     }
-    Ok((writer, others))
+    Ok((writer, ran_without_exits))
 }
 
 #[cfg(test)]

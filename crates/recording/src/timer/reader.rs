@@ -19,9 +19,14 @@ pub struct TimerReader {
     reasons: HashMap<String, u32>,
 }
 
-/// The rows of one row group.
+/// Rows, such as those of one row group, and the names that are new in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimerRows {
+    /// Names of vCPUs; their numbers go on from those of the rows before. None from a [`TimerReader`], whose contents have
+    /// all of them.
+    pub vcpus: Vec<String>,
+    /// Names of exit reasons, as those of vCPUs.
+    pub reasons: Vec<String>,
     /// The timers, in the order of the file.
     pub timers: Vec<TimerRow>,
     /// The exits, in the order of the file.

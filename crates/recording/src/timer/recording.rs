@@ -1,6 +1,6 @@
 //! A whole recording of timers in memory.
 
-use super::{ExitRow, TimerReader, TimerRow, TimerWriter};
+use super::{ExitRow, TimerReader, TimerRow, TimerRows, TimerWriter};
 use crate::metadata::Metadata;
 use crate::open::OpenError;
 use crate::reader::ReadError;
@@ -122,17 +122,11 @@ impl TimerRecording {
         &self,
         writer: &mut TimerWriter<W>,
     ) -> Result<(), WriteError> {
-        let vcpus: Vec<u32> = self.vcpus.iter().map(|name| writer.vcpu(name)).collect();
-        let reasons: Vec<u32> = self.reasons.iter().map(|name| writer.reason(name)).collect();
-        // A name that is not there remains a number that the writer refuses.
-        let of = |numbers: &[u32], number: u32| numbers.get(number as usize).copied().unwrap_or(u32::MAX);
-        for timer in &self.timers {
-            writer.push_timer(&TimerRow { vcpu: of(&vcpus, timer.vcpu), ..*timer })?;
-        }
-        for exit in &self.exits {
-            let (vcpu, reason) = (of(&vcpus, exit.vcpu), of(&reasons, exit.reason));
-            writer.push_exit(&ExitRow { vcpu, reason, ..*exit })?;
-        }
-        Ok(())
+        writer.push(&mut TimerRows {
+            vcpus: self.vcpus.clone(),
+            reasons: self.reasons.clone(),
+            timers: self.timers.clone(),
+            exits: self.exits.clone(),
+        })
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Layer, Metadata, OpenError, Owner, Packing, Reader, WriteError};
+use crate::{Layer, Metadata, OpenError, Owner, Packing, Reader};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -85,19 +85,20 @@ fn each_kind_of_recording_is_refused_by_the_other_reader() {
 #[test]
 fn rows_that_cannot_be_are_refused_with_their_number() {
     let mut writer = TimerWriter::new(vec![], Metadata::new(Owner::Timer), Packing::default()).unwrap();
-    let vcpu = writer.vcpu("a");
-    writer.push_timer(&TimerRow::new(vcpu, 10)).unwrap();
-    let fired = |ns| TimerRow { fired_ns: Some(ns), ..TimerRow::new(vcpu, 10) };
-    let refused = |result: Result<(), WriteError>| result.unwrap_err().to_string();
-    assert!(refused(writer.push_timer(&fired(9))).starts_with("row 1: `fired_ns`: 9 is before"));
+    let timer = |timer| TimerRows { timers: vec![timer], ..TimerRows::default() };
+    writer.push(&mut TimerRows { vcpus: vec!["a".to_owned()], ..timer(TimerRow::new(0, 10)) }).unwrap();
+    let fired = |ns| TimerRow { fired_ns: Some(ns), ..TimerRow::new(0, 10) };
+    let mut refused = |mut rows| writer.push(&mut rows).unwrap_err().to_string();
+    assert!(refused(timer(fired(9))).starts_with("row 1: `fired_ns`: 9 is before"));
     let entered = TimerRow { entered_ns: Some(11), ..fired(12) };
-    assert!(refused(writer.push_timer(&entered)).starts_with("row 1: `entered_ns`: 11 is before"));
-    let entered = TimerRow { entered_ns: Some(11), ..TimerRow::new(vcpu, 10) };
-    assert!(refused(writer.push_timer(&entered)).contains("did not fire"));
-    assert_eq!(refused(writer.push_timer(&TimerRow::new(1, 10))), "row 1: vCPU number 1 was not named");
-    let exit = ExitRow { vcpu, start_ns: 1, duration_ns: 2, reason: 0, cause: None };
-    assert_eq!(refused(writer.push_exit(&exit)), "row 1: exit reason number 0 was not named");
-    writer.push_timer(&fired(10)).unwrap();
+    assert!(refused(timer(entered)).starts_with("row 1: `entered_ns`: 11 is before"));
+    let entered = TimerRow { entered_ns: Some(11), ..TimerRow::new(0, 10) };
+    assert!(refused(timer(entered)).contains("did not fire"));
+    assert_eq!(refused(timer(TimerRow::new(1, 10))), "row 1: vCPU number 1 was not named");
+    let exit = ExitRow { vcpu: 0, start_ns: 1, duration_ns: 2, reason: 0, cause: None };
+    let exit = TimerRows { exits: vec![exit], ..TimerRows::default() };
+    assert_eq!(refused(exit), "row 1: exit reason number 0 was not named");
+    writer.push(&mut timer(fired(10))).unwrap();
     let (contents, _) = writer.close().unwrap();
     assert_eq!((contents.timers(), contents.exits(), contents.last_ns), (2, 0, Some(10)));
 }

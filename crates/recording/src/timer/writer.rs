@@ -1,13 +1,12 @@
 //! Timers and exits into a Parquet file.
 
-use super::{EXIT, ExitRow, FIELDS, TIMER, TIMERS_KEY, TimerContents, TimerRow, VcpuRows};
+use super::{EXIT, ExitRow, FIELDS, TIMER, TIMERS_KEY, TimerContents, TimerRow, TimerRows, VcpuRows};
 use crate::metadata::Metadata;
 use crate::newfile::NewFile;
 use crate::table::{TableError, TableWriter, Value};
 use crate::writer::{begin, end};
 use crate::{Packing, WriteError};
 use dwell_policy::Owner;
-use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
@@ -19,8 +18,6 @@ pub struct TimerWriter<W: Write + Send> {
     file: TableWriter<W>,
     metadata: Metadata<Owner>,
     contents: TimerContents,
-    vcpus: HashMap<String, u32>,
-    reasons: HashMap<String, u32>,
     rows: Vec<Row>,
     rows_per_group: usize,
     pushed: u64,
@@ -63,8 +60,6 @@ impl<W: Write + Send> TimerWriter<W> {
             file: begin(out, &FIELDS, packing)?,
             metadata,
             contents: TimerContents::default(),
-            vcpus: HashMap::new(),
-            reasons: HashMap::new(),
             rows: vec![],
             rows_per_group: packing.rows_per_group.max(1),
             pushed: 0,
@@ -81,52 +76,34 @@ impl<W: Write + Send> TimerWriter<W> {
         &self.contents
     }
 
-    /// The number of the vCPU of this name; a new one becomes part of the contents.
-    pub fn vcpu(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.vcpus.get(name) {
-            return number;
-        }
-        let number = next(self.contents.vcpus.len());
-        self.contents.vcpus.push(VcpuRows { name: name.to_owned(), ..VcpuRows::default() });
-        self.vcpus.insert(name.to_owned(), number);
-        number
-    }
-
-    /// The number of the exit reason of this name; a new one becomes part of the contents.
-    pub fn reason(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.reasons.get(name) {
-            return number;
-        }
-        let number = next(self.contents.reasons.len());
-        self.contents.reasons.push(name.to_owned());
-        self.reasons.insert(name.to_owned(), number);
-        number
-    }
-
-    /// Appends a timer.
+    /// Appends rows with the names that are new in them, and leaves none.
     ///
     /// # Errors
-    /// [`WriteError::Row`] if it cannot be, and the writer is as before; what writing fails with.
-    pub fn push_timer(&mut self, row: &TimerRow) -> Result<(), WriteError> {
+    /// [`WriteError::Row`] for a row that cannot be, which is left out with those after it; what writing fails with.
+    pub fn push(&mut self, rows: &mut TimerRows) -> Result<(), WriteError> {
+        let named = |name| VcpuRows { name, ..VcpuRows::default() };
+        self.contents.vcpus.extend(rows.vcpus.drain(..).map(named));
+        self.contents.reasons.append(&mut rows.reasons);
+        rows.timers.drain(..).try_for_each(|row| self.push_timer(row))?;
+        rows.exits.drain(..).try_for_each(|row| self.push_exit(row))
+    }
+
+    fn push_timer(&mut self, row: TimerRow) -> Result<(), WriteError> {
         row.check().map_err(|(column, what)| WriteError::Row {
             row: self.pushed,
             what: format!("`{column}`: {what}"),
         })?;
         self.of_vcpu(row.vcpu)?.timers += 1;
-        self.push(Row::Timer(*row), row.armed_ns, row.last_ns())
+        self.push_row(Row::Timer(row), row.armed_ns, row.last_ns())
     }
 
-    /// Appends an exit.
-    ///
-    /// # Errors
-    /// As [`push_timer`](TimerWriter::push_timer).
-    pub fn push_exit(&mut self, row: &ExitRow) -> Result<(), WriteError> {
+    fn push_exit(&mut self, row: ExitRow) -> Result<(), WriteError> {
         if row.reason as usize >= self.contents.reasons.len() {
             let what = format!("exit reason number {} was not named", row.reason);
             return Err(WriteError::Row { row: self.pushed, what });
         }
         self.of_vcpu(row.vcpu)?.exits += 1;
-        self.push(Row::Exit(*row), row.start_ns, row.last_ns())
+        self.push_row(Row::Exit(row), row.start_ns, row.last_ns())
     }
 
     fn of_vcpu(&mut self, vcpu: u32) -> Result<&mut VcpuRows, WriteError> {
@@ -134,7 +111,7 @@ impl<W: Write + Send> TimerWriter<W> {
         self.contents.vcpus.get_mut(vcpu as usize).ok_or(unnamed)
     }
 
-    fn push(&mut self, row: Row, first_ns: u64, last_ns: u64) -> Result<(), WriteError> {
+    fn push_row(&mut self, row: Row, first_ns: u64, last_ns: u64) -> Result<(), WriteError> {
         self.contents.count(first_ns, last_ns);
         self.rows.push(row);
         self.pushed += 1;
@@ -160,10 +137,6 @@ impl<W: Write + Send> TimerWriter<W> {
         self.rows.clear();
         result.map_err(|TableError(source)| WriteError::RowGroup { row_group, source })
     }
-}
-
-fn next(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 impl Row {

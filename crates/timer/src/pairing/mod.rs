@@ -42,10 +42,8 @@ mod reasons;
 #[cfg(test)]
 mod tests;
 mod vcpu;
-mod write;
 
 pub use reasons::ReasonNames;
-pub use write::TimerRowWriter;
 
 use dwell_recording::timer::TimerRows;
 use dwell_trace::event::{Event, EventKind, TracepointKind};
@@ -113,11 +111,6 @@ impl TimerPairing {
         self.vcpu_names.names()
     }
 
-    /// The names of the exit reasons so far; the list only grows.
-    pub fn reasons(&self) -> &[String] {
-        &self.reason_names
-    }
-
     /// Timers and exits whose beginning or end was not seen, so far.
     pub fn incomplete(&self) -> u64 {
         self.incomplete
@@ -170,13 +163,13 @@ impl TimerPairing {
         match event.kind {
             EventKind::Entry { vcpu } => {
                 self.entries += 1;
-                let place = self.place(event, vcpu);
+                let place = self.place(event, vcpu, found);
                 self.vcpus[place].enter(event, self.accepts_seen, found);
             }
             EventKind::Exit { vcpu, reason } => {
                 self.entries += 1;
-                let reason = self.reason(reason);
-                let place = self.place(event, vcpu);
+                let reason = self.reason(reason, found);
+                let place = self.place(event, vcpu, found);
                 self.incomplete += self.vcpus[place].exit(event, reason, self.accepts_seen, found);
             }
             EventKind::ApicAccept { apic } => {
@@ -217,26 +210,28 @@ impl TimerPairing {
     }
 
     /// The vCPU that this thread runs.
-    fn place(&mut self, event: &Event, number: Option<u32>) -> usize {
+    fn place(&mut self, event: &Event, number: Option<u32>, found: &mut TimerRows) -> usize {
         let known = self.current.get(&(event.pid, event.tid)).copied();
         if let Some(place) = known.filter(|&place| number.is_none() || self.vcpus[place].number == number) {
             return place;
         }
         // Another one than before: the thread has ended, and its number was used again.
         let (name, _) = name_vcpu(&mut self.vcpu_names, &mut *self.names, event, number);
+        found.vcpus.extend(self.vcpu_names.names().last().cloned());
         self.vcpus.push(Vcpu::new(name, number));
         let place = self.vcpus.len() - 1;
         self.current.insert((event.pid, event.tid), place);
         place
     }
 
-    fn reason(&mut self, number: u32) -> (u32, Class) {
+    fn reason(&mut self, number: u32, found: &mut TimerRows) -> (u32, Class) {
         let TimerPairing { source, reasons, reason_names, .. } = self;
         *reasons.entry(number).or_insert_with(|| {
             let name = source.name(number);
             let class = Class::of(&name);
             let known = reason_names.iter().position(|known| *known == name);
             let at = known.unwrap_or_else(|| {
+                found.reasons.push(name.clone());
                 reason_names.push(name);
                 reason_names.len() - 1
             });

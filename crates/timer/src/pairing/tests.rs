@@ -412,7 +412,7 @@ proptest! {
         let mut events: Vec<Event> = vcpus.iter().flat_map(|vcpu| vcpu.events.clone()).collect();
         events.sort_by_key(|event| event.time_ns);
         let (pairing, found) = run(&events, &reasons);
-        let numbers: Vec<u32> = pairing.reasons().iter().map(|name| reasons.number(name)).collect();
+        let numbers: Vec<u32> = found.reasons.iter().map(|name| reasons.number(name)).collect();
         let first = pairing.vcpus().iter().map(|name| name.ends_with("vcpu1")).next();
         let own = |number: u32| if first == Some(true) { 1 - number } else { number };
         let timers = vcpus.iter().flat_map(|vcpu| &vcpu.timers);
@@ -420,7 +420,10 @@ proptest! {
         let exits = vcpus.iter().flat_map(|vcpu| &vcpu.exits);
         let exits = exits.map(|row| ExitRow { vcpu: own(row.vcpu), ..*row }).collect();
         let all: Vec<u32> = (0..100).collect();
-        prop_assert_eq!(sorted(found, &numbers), sorted(TimerRows { timers, exits }, &all));
+        let (names, reason_names) = (found.vcpus.clone(), found.reasons.clone());
+        prop_assert_eq!(&names, pairing.vcpus());
+        let simulated = TimerRows { vcpus: names, reasons: reason_names, timers, exits };
+        prop_assert_eq!(sorted(found, &numbers), sorted(simulated, &all));
         prop_assert_eq!(pairing.incomplete(), 0);
     }
 
@@ -429,14 +432,11 @@ proptest! {
     fn any_events_give_rows_that_can_be(events in prop::collection::vec(any_event(), 0..400)) {
         let reasons = ReasonNames::default();
         ["hlt", "interrupt", "PREEMPTION_TIMER", "msr"].iter().for_each(|name| { reasons.number(name); });
-        let (pairing, found) = run(&events, &reasons);
+        let (_, found) = run(&events, &reasons);
         let packing = dwell_recording::Packing::default();
         let metadata = dwell_recording::Metadata::new(dwell_recording::Owner::Timer);
         let mut writer = dwell_recording::timer::TimerWriter::new(vec![], metadata, packing).unwrap();
-        pairing.vcpus().iter().for_each(|name| { writer.vcpu(name); });
-        pairing.reasons().iter().for_each(|name| { writer.reason(name); });
-        found.timers.iter().for_each(|row| writer.push_timer(row).unwrap());
-        found.exits.iter().for_each(|row| writer.push_exit(row).unwrap());
+        writer.push(&mut found.clone()).unwrap();
 
         let mut counter = ExitCounter::default();
         let is_gap = |event: &Event| matches!(event.kind, EventKind::Lost { .. });
