@@ -95,11 +95,6 @@ impl PostingPredicate {
         vcpu.pi_inject_timer && vcpu.apicv_active && asked
     }
 
-    /// POST-usable: whether an expiry at this instant is posted; `kvm_use_posted_timer_interrupt`.
-    pub fn use_posted_timer_interrupt(self, vcpu: &VcpuConfig, state: VcpuState) -> bool {
-        self.can_post_timer_interrupt(vcpu) && state == VcpuState::InGuestMode
-    }
-
     /// HV-usable: whether arming tries the hv timer first; `kvm_can_use_hv_timer`.
     ///
     /// Li's proposal requires MWAIT alone; since it posts only with MWAIT, the common rule gives the same.
@@ -174,14 +169,5 @@ mod tests {
                 assert!(!(rule.can_use_hv_timer(&vcpu) && rule.can_post_timer_interrupt(&vcpu)));
             }
         }
-    }
-
-    #[test]
-    fn only_a_vcpu_in_guest_mode_is_posted_to() {
-        let vcpu = VcpuConfig { pi_inject_timer: true, apicv_active: true, ..VcpuConfig::default() };
-        let rule = PostingPredicate::Merged2019;
-        assert!(rule.use_posted_timer_interrupt(&vcpu, VcpuState::InGuestMode));
-        assert!(!rule.use_posted_timer_interrupt(&vcpu, VcpuState::OutsideGuestMode));
-        assert!(!rule.use_posted_timer_interrupt(&vcpu, VcpuState::Blocked));
     }
 }

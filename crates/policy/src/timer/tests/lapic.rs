@@ -236,7 +236,8 @@ impl LapicTimer {
             self.delivered();
             return Delivery::Now;
         }
-        if revision.posting().use_posted_timer_interrupt(&vcpu.config, state) {
+        let can_post = revision.posting().can_post_timer_interrupt(&vcpu.config);
+        if can_post && state == VcpuState::InGuestMode {
             self.delivered();
             return Delivery::Posted { waits: self.expired_tscdeadline != 0 && self.advance.ns() != 0 };
         }
