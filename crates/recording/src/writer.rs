@@ -229,13 +229,20 @@ impl<W: Write + Send> Writer<W> {
     pub fn push_numbered(&mut self, idler: IdlerId, episode: &Episode<'_>) -> Result<(), WriteError> {
         let (number, idler) = (self.contents.episodes, idler.0);
         let ready = episode.ready.map(|names| join_handlers(names, number)).transpose()?;
-        let Some(entry) = self.contents.idlers.get_mut(idler as usize) else {
+        let known = self.contents.idlers.get_mut(idler as usize).zip(self.idlers.all.get_mut(idler as usize));
+        let Some((entry, state)) = known else {
             return Err(WriteError::UnknownIdler { episode: number, idler });
         };
-        self.idlers.advance(idler, &entry.name, episode.start_ns, number)?;
+        let (start_ns, previous_ns) = (episode.start_ns, state.start_ns);
+        if start_ns < previous_ns {
+            let idler = entry.name.clone();
+            return Err(WriteError::OutOfOrder { episode: number, idler, start_ns, previous_ns });
+        }
+        state.start_ns = start_ns;
         entry.episodes += 1;
         if self.rows.push_ready(idler, ready) {
-            self.idlers.add_handlers(idler, episode.ready, &mut self.contents.idlers);
+            let names = episode.ready.unwrap_or_default().iter().map(|name| (*name).to_owned());
+            entry.handlers.extend(names.filter(|name| state.handlers.insert(name.clone())));
         }
         self.rows.push(idler, episode);
         self.contents.count(episode.start_ns, episode.idle_ns);
@@ -320,14 +327,20 @@ fn join_handlers(names: &[&str], episode: u64) -> Result<String, WriteError> {
     Ok(names.join(","))
 }
 
-/// Numbers of idlers and their handlers, and where each idler is in time.
+/// Numbers of idlers, and where each is.
 #[derive(Default)]
 struct Idlers {
     numbers: HashMap<String, u32>,
     /// The idler of the last episode: most often the next one's too.
     last: u32,
-    starts_ns: Vec<u64>,
-    handlers: Vec<HashSet<String>>,
+    all: Vec<IdlerState>,
+}
+
+#[derive(Default)]
+struct IdlerState {
+    /// When its last episode started \[ns\].
+    start_ns: u64,
+    handlers: HashSet<String>,
 }
 
 impl Idlers {
@@ -344,34 +357,10 @@ impl Idlers {
             .filter(|_| list.len() < MOST_IDLERS)
             .ok_or(WriteError::TooManyIdlers { episode })?;
         self.numbers.insert(name.to_owned(), number);
-        self.starts_ns.push(0);
-        self.handlers.push(HashSet::new());
+        self.all.push(IdlerState::default());
         list.push(Idler { name: name.to_owned(), ..Idler::default() });
         self.last = number;
         Ok(number)
-    }
-
-    fn advance(&mut self, idler: u32, name: &str, start_ns: u64, episode: u64) -> Result<(), WriteError> {
-        let Some(previous) = self.starts_ns.get_mut(idler as usize) else { return Ok(()) };
-        if start_ns < *previous {
-            let (idler, previous_ns) = (name.to_owned(), *previous);
-            return Err(WriteError::OutOfOrder { episode, idler, start_ns, previous_ns });
-        }
-        *previous = start_ns;
-        Ok(())
-    }
-
-    fn add_handlers(&mut self, idler: u32, names: Option<&[&str]>, list: &mut [Idler]) {
-        let (Some(known), Some(idler)) =
-            (self.handlers.get_mut(idler as usize), list.get_mut(idler as usize))
-        else {
-            return;
-        };
-        for name in names.unwrap_or_default() {
-            if known.insert((*name).to_owned()) {
-                idler.handlers.push((*name).to_owned());
-            }
-        }
     }
 }
 
