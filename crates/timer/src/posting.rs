@@ -2,7 +2,6 @@
 
 use super::{Bills, Pcpu, TimerVm};
 use dwell_policy::timer::{PostingPredicate, Revision, Setup, VcpuState};
-use dwell_policy::version::Version;
 use serde::Serialize;
 
 dwell_policy::named! {
@@ -106,7 +105,7 @@ pub fn in_words(missing: &[Vec<Precondition>]) -> String {
 pub struct RuleRow {
     pub rule: &'static str,
     /// Kernels that have it, of those whose rules are known; empty if it was not merged.
-    pub kernels: Vec<String>,
+    pub kernels: &'static [&'static str],
     /// Whether it is the rule of the kernel that was asked for.
     pub in_force: bool,
     /// Whether timers of the VM may be posted.
@@ -153,82 +152,58 @@ pub(super) fn saves_exit(setup: &Setup) -> bool {
     setup.exits(VcpuState::InGuestMode, setup.fires_elsewhere(true)).firing() == 0
 }
 
-/// More patch levels than any series has had.
-const PATCHES: u16 = 500;
-
-/// The kernels that have a rule, in ranges: every series and patch level is asked for. The newest rule's last
-/// range ends with the newest kernel whose rules are known.
-pub fn kernels(rule: PostingPredicate) -> Vec<String> {
-    let known = (5..=9).flat_map(|major| (0..=30).map(move |minor| Version::new(major, minor)));
-    let mut ranges: Vec<(String, String, bool)> = vec![];
-    for series in known.filter(|series| Revision::of(*series).is_ok() && exists(*series)) {
-        let has = |patch| {
-            let version = Version { patch: Some(patch), ..series };
-            Revision::of(version).is_ok_and(|revision| revision.posting() == rule)
-        };
-        let (Some(first), Some(last)) = ((0..PATCHES).find(|p| has(*p)), (0..PATCHES).rfind(|p| has(*p)))
-        else {
-            if let Some(range) = ranges.last_mut() {
-                range.2 = false;
-            }
-            continue;
-        };
-        let whole = (first, last) == (0, PATCHES - 1);
-        match ranges.last_mut() {
-            Some((_, end, true)) if whole => *end = series.to_string(),
-            _ => {
-                let end =
-                    if last == PATCHES - 1 { format!("{series}.y") } else { format!("{series}.{last}") };
-                let (begin, end) = if whole {
-                    (series.to_string(), series.to_string())
-                } else {
-                    (format!("{series}.{first}"), end)
-                };
-                ranges.push((begin, end, whole));
-            }
-        }
+/// The kernels that have a rule, in ranges; `y` is the last of a stable series.
+const fn kernels(rule: PostingPredicate) -> &'static [&'static str] {
+    match rule {
+        PostingPredicate::Merged2019 => &[
+            "5.4.0 to 5.4.192",
+            "5.5 to 5.9",
+            "5.10.0 to 5.10.114",
+            "5.11 to 5.14",
+            "5.15.0 to 5.15.38",
+            "5.16",
+            "5.17.0 to 5.17.6",
+        ],
+        PostingPredicate::Yao2021 | PostingPredicate::Li2021 => &[],
+        PostingPredicate::Merged2022 => &[
+            "5.4.193 to 5.4.y",
+            "5.10.115 to 5.10.y",
+            "5.15.39 to 5.15.y",
+            "5.17.7 to 5.17.y",
+            "5.18 to 7.3",
+        ],
     }
-    let range = |(begin, end, _): (String, String, bool)| {
-        if begin == end { begin } else { format!("{begin} to {end}") }
-    };
-    ranges.into_iter().map(range).collect()
-}
-
-/// 5.19 was followed by 6.0, and 6.19 by 7.0.
-fn exists(series: Version) -> bool {
-    series.minor <= 19
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::VM;
+    use dwell_policy::version::Version;
 
+    /// Every series and patch level is asked for.
     #[test]
-    fn kernels_of_each_rule() {
-        assert_eq!(
-            kernels(PostingPredicate::Merged2019),
-            [
-                "5.4.0 to 5.4.192",
-                "5.5 to 5.9",
-                "5.10.0 to 5.10.114",
-                "5.11 to 5.14",
-                "5.15.0 to 5.15.38",
-                "5.16",
-                "5.17.0 to 5.17.6"
-            ]
-        );
-        assert_eq!(
-            kernels(PostingPredicate::Merged2022),
-            [
-                "5.4.193 to 5.4.y",
-                "5.10.115 to 5.10.y",
-                "5.15.39 to 5.15.y",
-                "5.17.7 to 5.17.y",
-                "5.18 to 7.3"
-            ]
-        );
-        assert!(kernels(PostingPredicate::Yao2021).is_empty());
+    fn a_rule_lists_the_kernels_that_have_it() {
+        let limit = |text: &str, patch: u16| {
+            let mut numbers = text.split('.').map(|number| number.parse().unwrap_or(u16::MAX));
+            [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap_or(patch)]
+        };
+        let range = |text: &&str| {
+            let (first, last) = text.split_once(" to ").unwrap_or((text, text));
+            limit(first, 0)..=limit(last, u16::MAX)
+        };
+        for rule in PostingPredicate::ALL {
+            let ranges: Vec<_> = kernels(rule).iter().map(range).collect();
+            // 5.19 was followed by 6.0, and 6.19 by 7.0.
+            for (major, minor) in (5..=9).flat_map(|major| (0..=19).map(move |minor| (major, minor))) {
+                for patch in 0..500 {
+                    let version = Version { patch: Some(patch), ..Version::new(major, minor) };
+                    let has = Revision::of(version).is_ok_and(|revision| revision.posting() == rule);
+                    let listed = ranges.iter().any(|range| range.contains(&[major, minor, patch]));
+                    assert_eq!(listed, has, "{version} {rule:?}");
+                }
+            }
+        }
     }
 
     #[test]

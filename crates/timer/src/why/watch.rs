@@ -130,11 +130,6 @@ impl Watch {
         }
     }
 
-    /// Whether this thread is one of them.
-    pub fn has(&self, tid: i32) -> bool {
-        self.places.contains_key(&tid)
-    }
-
     /// Takes the next event, in order of time.
     pub fn observe(&mut self, event: &Event) {
         let tid = if let EventKind::Ran { task, .. } = event.kind { task } else { event.tid };
