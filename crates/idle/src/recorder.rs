@@ -19,7 +19,6 @@ use dwell_recording::{
 };
 use std::boxed::Box;
 use std::error::Error;
-use std::fmt;
 use std::path::Path;
 use std::string::{String, ToString};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -33,41 +32,18 @@ pub const PERIOD: Duration = Duration::from_millis(10);
 pub const ROWS: usize = 1 << 15;
 
 /// Why waits could not be recorded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// The file could not be written.
-    Write(WriteError),
+    #[error("cannot record waits")]
+    Write(#[from] WriteError),
     /// The writing thread could not be started.
-    Thread(std::io::Error),
+    #[error("cannot start the thread that records waits")]
+    Thread(#[source] std::io::Error),
     /// The writing thread has ended before its time.
+    #[error("cannot record waits: the thread that writes them has panicked")]
     Panicked,
-}
-
-impl fmt::Display for RecordError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RecordError::Write(_) => "cannot record waits",
-            RecordError::Thread(_) => "cannot start the thread that records waits",
-            RecordError::Panicked => "cannot record waits: the thread that writes them has panicked",
-        })
-    }
-}
-
-impl Error for RecordError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            RecordError::Write(error) => Some(error),
-            RecordError::Thread(error) => Some(error),
-            RecordError::Panicked => None,
-        }
-    }
-}
-
-impl From<WriteError> for RecordError {
-    fn from(error: WriteError) -> RecordError {
-        RecordError::Write(error)
-    }
 }
 
 /// A recording that is being written. If it is dropped before [`finish`](Recorder::finish), there is no file.
