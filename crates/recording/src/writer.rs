@@ -271,9 +271,8 @@ impl<W: Write + Send> Writer<W> {
         let row_group = self.file.file.flushed_row_groups().len();
         let names: Vec<ByteArray> =
             self.contents.idlers.iter().map(|idler| ByteArray::from(idler.name.as_str())).collect();
-        let result = write_rows(&mut self.file.file, &self.rows, &names);
-        self.rows.clear();
-        result.map_err(|source| WriteError::RowGroup { row_group, source: source.into() })
+        write_rows(&mut self.file.file, &std::mem::take(&mut self.rows), &names)
+            .map_err(|source| WriteError::RowGroup { row_group, source: source.into() })
     }
 }
 
@@ -402,12 +401,6 @@ impl<T> Optional<T> {
     fn levels(&self) -> Cow<'_, [i16]> {
         if self.levels.is_empty() { Cow::Owned(self.first_levels()) } else { Cow::Borrowed(&self.levels) }
     }
-
-    fn clear(&mut self) {
-        self.values.clear();
-        self.alike = 0;
-        self.levels.clear();
-    }
 }
 
 /// The row group that is being filled.
@@ -457,21 +450,6 @@ impl Rows {
         };
         self.ready.push(Some(number));
         self.ready_seen.insert((idler, number))
-    }
-
-    fn clear(&mut self) {
-        self.idler.clear();
-        self.start_ns.clear();
-        self.idle_ns.clear();
-        self.window_ns.clear();
-        self.halted.clear();
-        self.wake.clear();
-        self.wake_latency_ns.clear();
-        self.ready.clear();
-        self.ready_sets.clear();
-        self.ready_numbers.clear();
-        self.ready_seen.clear();
-        self.alone_ns.clear();
     }
 }
 
