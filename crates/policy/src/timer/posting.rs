@@ -32,21 +32,6 @@ pub struct VcpuConfig {
     pub hv_timer: Option<HvTimer>,
 }
 
-#[cfg(test)]
-impl VcpuConfig {
-    /// Every combination of the six inputs, for the numbers below 64.
-    pub(crate) fn of_bits(bits: u32) -> VcpuConfig {
-        VcpuConfig {
-            pi_inject_timer: bits & 1 != 0,
-            apicv_active: bits & 2 != 0,
-            mwait_in_guest: bits & 4 != 0,
-            hlt_in_guest: bits & 8 != 0,
-            pcpu_is_timer_housekeeping: bits & 16 != 0,
-            hv_timer: (bits & 32 != 0).then_some(HvTimer { rate_shift: 5, max_value: u64::from(u32::MAX) }),
-        }
-    }
-}
-
 crate::named! {
     /// Where a vCPU is at one instant.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,9 +97,10 @@ impl PostingPredicate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timer::tests::config;
 
     fn configs() -> impl Iterator<Item = VcpuConfig> {
-        (0..1 << 6).map(VcpuConfig::of_bits)
+        (0..1 << 6).map(config)
     }
 
     #[test]

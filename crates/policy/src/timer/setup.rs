@@ -80,13 +80,14 @@ impl Setup {
 mod tests {
     use super::*;
     use crate::Nanos;
+    use crate::timer::tests::config;
     use crate::timer::tests::housekeeping::{Cpu, Host, Hrtimer, target};
     use crate::timer::tests::lapic::{Armed, Clocks, LapicTimer, TimerMode, Vcpu};
     use crate::timer::{Advance, GuestTsc};
     use proptest::prelude::*;
 
     fn setup(revision: Revision, bits: u32) -> Setup {
-        Setup { timer_migration: bits & 64 != 0, ..Setup::of(revision, VcpuConfig::of_bits(bits)) }
+        Setup { timer_migration: bits & 64 != 0, ..Setup::of(revision, config(bits)) }
     }
 
     fn all() -> impl Iterator<Item = Setup> {
