@@ -73,6 +73,20 @@ fn a_recording_is_controlled_the_same_way_each_time_and_never_at_a_loss() {
     }
 }
 
+/// A decision every few seconds of thirty years is more than anybody waits for.
+#[test]
+fn times_that_cannot_be_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (table, recording) = (path("far.csv"), path("far.parquet"));
+    let rows = [0, 100_000, 900_000_000_000_000_000u64].map(|start| format!("cpu0,{start},50000\n"));
+    std::fs::write(&table, format!("idler,start_ns,idle_ns\n{}", rows.concat())).unwrap();
+    good(&["import", &table, "--layer", "guest", "-o", &recording]);
+    let refused = dwell(&["control", "--halt-cost", "20us", "--replay", &recording]);
+    let error = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && error.contains("more than a year"), "{error}");
+}
+
 #[test]
 fn options_without_effect_are_refused() {
     let recording = recordings().join("guest-mix.parquet");

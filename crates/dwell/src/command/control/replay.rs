@@ -90,6 +90,8 @@ impl Controlled {
     }
 }
 
+/// The longest recording that is controlled, as of a fleet: a year.
+const LONGEST: Nanos = Nanos(366 * 86_400 * 1_000_000_000);
 /// The most idlers, of each of which a controller keeps about 200 kB: 2 GB.
 const MOST_CONTROLLED: usize = 10_000;
 
@@ -133,6 +135,12 @@ impl Given {
     fn of(reader: &Reader, args: &ModelArgs, observe: Observation) -> anyhow::Result<Given> {
         let metadata = reader.metadata();
         model::refuse_least_lengths(metadata)?;
+        ensure!(
+            reader.span_ns() <= LONGEST.get(),
+            "absurd: the recording claims {} ns from its first start to its last end, which is more than a year; `dwell info` \
+             shows its times",
+            reader.span_ns()
+        );
         let model = Model::of(args, reader)?;
         let Whose::One(layer) = model.whose else {
             bail!("--layer guest+host: control sets one layer; give guest, host or iothread")
