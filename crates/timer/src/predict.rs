@@ -135,7 +135,8 @@ impl<'a> Predictor<'a> {
             cost.add(self.tally.reason(*kind), part.exits, Some(part.total_ns as f64));
         }
         cost.timer_exits = self.tally.of_timers.values().map(|part| part.exits).sum();
-        cost.timer_time_ns = Some(self.tally.of_timers.values().map(|part| part.total_ns as f64).sum());
+        cost.timer_time_ns =
+            Some(self.tally.of_timers.values().map(|part| part.total_ns).sum::<u128>() as f64);
         for (class, timers) in &self.tally.timers {
             cost.interrupts_elsewhere += if class.elsewhere == Some(true) { *timers } else { 0 };
         }
