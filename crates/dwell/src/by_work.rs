@@ -3,7 +3,7 @@
 use crate::output;
 use dwell_policy::Layer;
 use dwell_recording::{CauseShares, Reader, Segments};
-use dwell_replay::causal::{Estimates, Predictor, Range, RowByWork};
+use dwell_replay::causal::{Estimates, Predictor, Range, RowByWork, Work};
 use dwell_report::{Cell, Column, Table, count, duration, percent, ratio, rounded};
 use serde::Serialize;
 
@@ -128,6 +128,35 @@ fn table(rows: &[RowByWork]) -> Table {
         .column(Column::number("halts/s", "halts_per_s").rank(1), |row| rounded(row.work.halts_per_s.middle))
         .column(Column::text("setting", "setting").below(), setting)
         .table()
+}
+
+/// For programs, the table of idle times and behind it the rows by work, if there are any, each figure with its range. `first`
+/// is the column of what a row is.
+pub(crate) fn behind(idle_times: Table, first: &str, rows: &[RowByWork]) -> Table {
+    let Some(first_row) = rows.first() else { return idle_times };
+    let figures = |work: &Work| {
+        let Work { speed, cost_ns, cycle_ns, cpu_s, polled_s, halts_per_s } = *work;
+        [
+            ("speed", speed),
+            ("cost_per_work_ns", cost_ns),
+            ("cycle_ns", cycle_ns),
+            ("cpu_s", cpu_s),
+            ("polled_s", polled_s),
+            ("halts_per_s", halts_per_s),
+        ]
+    };
+    let mut table = Table::of(rows)
+        .column(Column::text("", first), |row| row.role)
+        .column(Column::text("", "setting"), |row| row.setting.to_string());
+    for (place, (name, _)) in figures(&first_row.work).into_iter().enumerate() {
+        let of = |row: &RowByWork| figures(&row.work)[place].1;
+        let number = |end: &str| Column::number("", &format!("{name}{end}"));
+        table = table
+            .column(number(""), |row| Cell::Ratio(of(row).middle))
+            .column(number("_low"), |row| Cell::Ratio(of(row).low))
+            .column(number("_high"), |row| Cell::Ratio(of(row).high));
+    }
+    idle_times.followed_by(table.table())
 }
 
 pub(crate) fn between(range: Range, words: impl Fn(f64) -> String) -> String {

@@ -200,6 +200,28 @@ impl Table {
         self.rows.push(row);
     }
 
+    /// The rows of both, in the columns of both: those of one name are one column.
+    #[must_use]
+    pub fn followed_by(mut self, other: Table) -> Table {
+        let mut places = vec![];
+        for column in other.columns {
+            let known = self.columns.iter().position(|one| one.name == column.name);
+            places.push(known.unwrap_or(self.columns.len()));
+            if known.is_none() {
+                self.columns.push(column);
+            }
+        }
+        self.rows.iter_mut().for_each(|row| row.resize(self.columns.len(), Cell::Missing));
+        for cells in other.rows {
+            self.push([]);
+            let row = self.rows.iter_mut().last().into_iter();
+            row.for_each(|row| {
+                places.iter().zip(&cells).for_each(|(place, cell)| row[*place] = cell.clone())
+            });
+        }
+        self
+    }
+
     /// All columns, aligned, for a file read by people; ends with a line break.
     pub fn to_text(&self) -> String {
         let all: Vec<usize> = (0..self.columns.len()).collect();
@@ -393,6 +415,21 @@ mod tests {
         let mut out = vec![];
         table.write_csv(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "name,count,share\na,7,0.5\nb,8,\n");
+    }
+
+    #[test]
+    fn two_tables_have_the_columns_of_both() {
+        let both = table().followed_by({
+            let mut other = Table::new([Column::number("speed", "speed"), Column::text("policy", "policy")]);
+            other.push([Cell::Ratio(2.0), "never".into()]);
+            other
+        });
+        let mut out = vec![];
+        both.write_csv(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "policy,cost_ns,success_rate,speed");
+        assert_eq!((lines[1], lines.last()), ("kvm,12345,0.25,", Some(&"never,,,2")));
     }
 
     #[test]

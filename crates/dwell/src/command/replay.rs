@@ -173,7 +173,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         replayed.notes.insert(0, note);
     }
     let stacked = model.whose == Whose::Stacked;
-    let table = || table(&replayed.results, stacked);
+    let table = || {
+        let work = replayed.work.as_ref().map_or(&[][..], |work| &work.settings);
+        by_work::behind(table(&replayed.results, stacked), "policy", work)
+    };
     output::result(args.format.format, &replayed, table, || words(&replayed, stacked))
 }
 

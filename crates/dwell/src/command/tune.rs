@@ -6,6 +6,7 @@ mod show;
 mod unknown;
 mod work;
 
+use crate::by_work;
 use crate::check::{self, CheckArgs};
 use crate::failure::{Answer, Outcome};
 use crate::input::{Input, InputArgs};
@@ -169,7 +170,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     if !args.front {
         tuned.advice.front.clear();
     }
-    let csv = || if args.front { front_table(&tuned.advice, None) } else { table(&tuned.advice) };
+    let csv = || match args.front {
+        true => front_table(&tuned.advice, None),
+        false => by_work::behind(table(&tuned.advice), "role", tuned.work.as_ref().map_or(&[], ByWork::rows)),
+    };
     let text = || opening(&tuned) + &front_words(&tuned.advice) + &ending(&tuned);
     output::result(args.format.format, &tuned, csv, text)?;
     if let Some(facts) = facts {

@@ -182,6 +182,11 @@ impl ByWork {
         Plan { advice: words.to_owned(), effect, ..plan }
     }
 
+    /// The settings that are shown.
+    pub(super) fn rows(&self) -> &[causal::RowByWork] {
+        &self.advice.settings
+    }
+
     /// As text.
     pub(super) fn words(&self) -> String {
         let tried = format!(

@@ -82,6 +82,19 @@ fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
     let asked = rows[2]["speed"]["middle"].as_f64().unwrap();
     assert!((asked - 6.8 / 26.0).abs() < 0.01, "{:#}", rows[2]);
     assert!(replay("table").contains("By work: causes were replayed"));
+    // As CSV they are rows behind those of the idle times, which have no speed.
+    for (csv, rows) in [(tune("csv"), settings), (replay("csv"), rows)] {
+        let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let names = lines.next().unwrap();
+        let place = |name: &str| names.iter().position(|one| *one == name).unwrap();
+        let (speed, low) = (place("speed"), place("speed_low"));
+        let (work, idle): (Vec<_>, Vec<_>) = lines.partition(|line| !line[speed].is_empty());
+        assert!(work.len() == rows.len() && idle.len() >= 3, "{csv}");
+        for (line, row) in work.iter().zip(rows) {
+            assert_eq!(line[speed].parse().ok(), row["speed"]["middle"].as_f64(), "{csv}");
+            assert_eq!(line[low].parse().ok(), row["speed"]["low"].as_f64(), "{csv}");
+        }
+    }
     // Nothing in the recording halts, so that only the latency of a poll is estimated.
     let constants = &work["constants"];
     assert!(constants["after_poll"]["seen"].as_u64() > Some(5_000) && constants["after_poll"]["ns"] == 1_800);
