@@ -57,26 +57,22 @@ impl Probe {
             TracepointKind::Waking => "pid",
             _ => "common_pid",
         };
-        let threads = threads.filter(|_| self.by_thread).map(|threads| threads.filter(number));
-        match (&self.filter, threads) {
-            (Some(filter), Some(threads)) => Some(format!("({filter}) && ({threads})")),
-            (Some(only), None) => Some(only.clone()),
-            (None, threads) => threads,
-        }
+        let threads = threads.filter(|_| self.by_thread).and_then(|threads| threads.filter(number));
+        both(self.filter.clone(), threads)
     }
 }
 
-/// The threads whose events are wanted; not all of them.
+/// The threads whose events are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Threads<'a> {
     /// Of one of these names; empty: of any.
     pub names: &'a [String],
     /// `None`: of any number.
-    pub numbers: Option<Numbers>,
+    pub tids: Option<Tids>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Numbers {
+pub enum Tids {
     These(Vec<i32>),
     Above(i32),
 }
@@ -85,8 +81,8 @@ pub enum Numbers {
 const COMM: usize = 15;
 
 impl Threads<'_> {
-    /// The filter, where the field `number` has the thread's number.
-    fn filter(&self, number: &str) -> String {
+    /// The filter, where the field `number` has the thread's number; `None` where all are wanted.
+    fn filter(&self, number: &str) -> Option<String> {
         let name = |comm: &String| {
             let ends = comm.char_indices().map(|(at, c)| at + c.len_utf8());
             let end = ends.take_while(|&end| end <= COMM).last().unwrap_or(0);
@@ -94,15 +90,19 @@ impl Threads<'_> {
             format!("comm == {quote}{}{quote}", comm.get(..end).unwrap_or_default())
         };
         let names = self.names.iter().map(name).collect::<Vec<_>>().join(" || ");
-        let numbers = self.numbers.as_ref().map(|numbers| match numbers {
-            Numbers::These(numbers) => any_of(number, numbers),
-            Numbers::Above(last) => format!("{number} > {last}"),
+        let tids = self.tids.as_ref().map(|tids| match tids {
+            Tids::These(tids) => any_of(number, tids),
+            Tids::Above(last) => format!("{number} > {last}"),
         });
-        match numbers {
-            Some(numbers) if names.is_empty() => numbers,
-            Some(numbers) => format!("({names}) && ({numbers})"),
-            None => names,
-        }
+        both((!names.is_empty()).then_some(names), tids)
+    }
+}
+
+/// A filter that lets through what both let through; `None` lets through everything.
+fn both(one: Option<String>, other: Option<String>) -> Option<String> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(format!("({one}) && ({other})")),
+        (one, other) => one.or(other),
     }
 }
 
@@ -434,9 +434,9 @@ fn describe(
 mod tests {
     use super::*;
 
-    fn filter(names: &[&str], numbers: Option<Numbers>, kind: TracepointKind) -> String {
+    fn filter(names: &[&str], tids: Option<Tids>, kind: TracepointKind) -> String {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let threads = Threads { names: &names, numbers };
+        let threads = Threads { names: &names, tids };
         Probe::of(kind).by_thread().filter_with(Some(&threads)).unwrap()
     }
 
@@ -450,11 +450,11 @@ mod tests {
 
     #[test]
     fn a_waking_has_the_number_of_the_one_that_is_woken() {
-        let of = |kind| filter(&["common_pid == 5"], Some(Numbers::These(vec![5, 6])), kind);
+        let of = |kind| filter(&["common_pid == 5"], Some(Tids::These(vec![5, 6])), kind);
         let waking = "(comm == \"common_pid == 5\") && (pid == 5 || pid == 6)";
         assert_eq!(of(TracepointKind::Waking), waking);
         let others = "(comm == \"common_pid == 5\") && (common_pid == 5 || common_pid == 6)";
         assert_eq!(of(TracepointKind::AnyEnter), others);
-        assert_eq!(filter(&[], Some(Numbers::Above(7)), TracepointKind::AnyLeave), "common_pid > 7");
+        assert_eq!(filter(&[], Some(Tids::Above(7)), TracepointKind::AnyLeave), "common_pid > 7");
     }
 }

@@ -5,7 +5,7 @@ use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::plan::{Plan, plan};
-use crate::probe::{Numbers, Probe, Threads, Trace};
+use crate::probe::{Probe, Threads, Tids, Trace};
 use crate::settings::{self, Watch};
 use crate::system::System;
 use crate::target::{RecordError, Target};
@@ -290,12 +290,11 @@ impl<O: Copy + Into<Owner>> Session<O> {
     ) -> Result<Session<O>, RecordError> {
         let threads = threads_of(&*system, who.pid)?;
         let mut watched = Watched::new(&*system, &threads);
-        let wanted = Threads { names: &who.comm, numbers: watched.more(&threads) };
-        let wanted = Some(&wanted).filter(|wanted| wanted.numbers.is_some() || !wanted.names.is_empty());
+        let wanted = Threads { names: &who.comm, tids: watched.more(&threads) };
         let Plan { probes, pairing, trace, tracing, .. } = plan;
         let trace = match trace {
             Some(trace) => trace,
-            None => Trace::open(&*system, tracefs, &probes, wanted)?,
+            None => Trace::open(&*system, tracefs, &probes, Some(&wanted))?,
         };
         let watch = Watch::start(&*system, recorded.into());
         let meter = Meter::open(&*system);
@@ -460,8 +459,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
         if threads.is_empty() {
             return Ok(false);
         }
-        if let numbers @ Some(_) = self.threads.more(&threads) {
-            self.trace.add_threads(&*self.system, &Threads { names: &self.who.comm, numbers })?;
+        if let tids @ Some(_) = self.threads.more(&threads) {
+            self.trace.add_threads(&*self.system, &Threads { names: &self.who.comm, tids })?;
         }
         Ok(true)
     }
@@ -634,7 +633,7 @@ impl Watched {
     }
 
     /// Those of `threads` that were not let through so far; `None` if there are none.
-    fn more(&mut self, threads: &[i32]) -> Option<Numbers> {
+    fn more(&mut self, threads: &[i32]) -> Option<Tids> {
         let passes =
             |tid: &i32| self.threads.contains(tid) || self.open_above.is_some_and(|last| *tid > last);
         let new: Vec<i32> = threads.iter().copied().filter(|tid| !passes(tid)).collect();
@@ -647,9 +646,9 @@ impl Watched {
         if self.additions > MOST_ADDITIONS || new.len() > MOST_IN_FILTER {
             // Threads come and go; numbers rise. Below, those already known are left out.
             self.open_above = Some(last);
-            return Some(Numbers::Above(last));
+            return Some(Tids::Above(last));
         }
-        Some(Numbers::These(new))
+        Some(Tids::These(new))
     }
 }
 
@@ -820,9 +819,9 @@ mod tests {
     fn a_thread_is_let_through_once() {
         let global = Fake::new().link("/proc/self/ns/pid", "pid:[4026531836]");
         let mut watched = Watched::new(&global, &[5, 6]);
-        assert_eq!(watched.more(&[5, 6]), Some(Numbers::These(vec![5, 6])));
+        assert_eq!(watched.more(&[5, 6]), Some(Tids::These(vec![5, 6])));
         assert_eq!(watched.more(&[5]), None);
-        assert_eq!(watched.more(&[5, 9]), Some(Numbers::These(vec![9])));
+        assert_eq!(watched.more(&[5, 9]), Some(Tids::These(vec![9])));
         let mut inside = Watched::new(&Fake::new(), &[5, 6]);
         assert_eq!(inside.more(&[5, 6]), None);
     }
@@ -835,14 +834,14 @@ mod tests {
         fn no_thread_is_let_through_twice(rounds in prop::collection::vec(prop::collection::vec(1i32..500, 0..110), 1..20)) {
             let global = Fake::new().link("/proc/self/ns/pid", "pid:[4026531836]");
             let mut watched = Watched::new(&global, &[1]);
-            let mut filters: Vec<Numbers> = vec![];
+            let mut filters: Vec<Tids> = vec![];
             for threads in rounds {
                 filters.extend(watched.more(&threads));
                 let open = watched.open_above;
                 for tid in threads {
-                    let passes = |filter: &&Numbers| match filter {
-                        Numbers::These(numbers) => numbers.contains(&tid),
-                        Numbers::Above(last) => tid > *last,
+                    let passes = |filter: &&Tids| match filter {
+                        Tids::These(numbers) => numbers.contains(&tid),
+                        Tids::Above(last) => tid > *last,
                     };
                     let count = filters.iter().filter(passes).count();
                     prop_assert!(count == 1 || (count == 0 && open.is_some_and(|last| tid <= last)), "{tid}: {count}");

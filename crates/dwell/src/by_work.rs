@@ -4,7 +4,7 @@ use crate::output;
 use dwell_policy::Layer;
 use dwell_recording::{CauseShares, Reader, Segments};
 use dwell_replay::causal::{Estimates, Predictor, Range, RowByWork, Work};
-use dwell_report::{Cell, Column, Table, count, duration, percent, ratio, rounded};
+use dwell_report::{Cell, Column, Rows, Table, count, duration, percent, ratio, rounded};
 use serde::Serialize;
 
 /// Where another one has woken fewer of the segments of vCPUs or threads, they do not wait for each other.
@@ -133,30 +133,28 @@ fn table(rows: &[RowByWork]) -> Table {
 /// For programs, the table of idle times and behind it the rows by work, if there are any, each figure with its range. `first`
 /// is the column of what a row is.
 pub(crate) fn behind(idle_times: Table, first: &str, rows: &[RowByWork]) -> Table {
-    let Some(first_row) = rows.first() else { return idle_times };
-    let figures = |work: &Work| {
-        let Work { speed, cost_ns, cycle_ns, cpu_s, polled_s, halts_per_s } = *work;
-        [
-            ("speed", speed),
-            ("cost_per_work_ns", cost_ns),
-            ("cycle_ns", cycle_ns),
-            ("cpu_s", cpu_s),
-            ("polled_s", polled_s),
-            ("halts_per_s", halts_per_s),
-        ]
-    };
-    let mut table = Table::of(rows)
+    if rows.is_empty() {
+        return idle_times;
+    }
+    let table = Table::of(rows)
         .column(Column::text("", first), |row| row.role)
         .column(Column::text("", "setting"), |row| row.setting.to_string());
-    for (place, (name, _)) in figures(&first_row.work).into_iter().enumerate() {
-        let of = |row: &RowByWork| figures(&row.work)[place].1;
-        let number = |end: &str| Column::number("", &format!("{name}{end}"));
-        table = table
-            .column(number(""), |row| Cell::Ratio(of(row).middle))
-            .column(number("_low"), |row| Cell::Ratio(of(row).low))
-            .column(number("_high"), |row| Cell::Ratio(of(row).high));
-    }
+    let table = ranges(table, "speed", |work| work.speed);
+    let table = ranges(table, "cost_per_work_ns", |work| work.cost_ns);
+    let table = ranges(table, "cycle_ns", |work| work.cycle_ns);
+    let table = ranges(table, "cpu_s", |work| work.cpu_s);
+    let table = ranges(table, "polled_s", |work| work.polled_s);
+    let table = ranges(table, "halts_per_s", |work| work.halts_per_s);
     idle_times.followed_by(table.table())
+}
+
+/// Adds a figure and the ends of its range.
+fn ranges<'a>(table: Rows<&'a RowByWork>, name: &str, of: fn(&Work) -> Range) -> Rows<&'a RowByWork> {
+    let number = |end: &str| Column::number("", &format!("{name}{end}"));
+    table
+        .column(number(""), |row| Cell::Ratio(of(&row.work).middle))
+        .column(number("_low"), |row| Cell::Ratio(of(&row.work).low))
+        .column(number("_high"), |row| Cell::Ratio(of(&row.work).high))
 }
 
 pub(crate) fn between(range: Range, words: impl Fn(f64) -> String) -> String {

@@ -5,7 +5,7 @@ use crate::sketch::{Did, Input, Sketch, SketchError};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::{OpenError, Reader};
+use dwell_recording::{LONGEST_TIME_NS, OpenError, Reader};
 use dwell_replay::check::{self, self_check};
 use dwell_replay::{
     Batch, Counts, RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid,
@@ -123,9 +123,6 @@ impl From<SourceError> for Unusable {
         Unusable::Read(error.into())
     }
 }
-
-/// The longest time recorded that is believed \[ns\].
-const YEAR_NS: u64 = 366 * 86_400 * 1_000_000_000;
 
 impl Question {
     /// About the settings of a layer's rule in a version, at this halt cost.
@@ -278,7 +275,7 @@ impl Usable {
             return Err(Unusable::LeastLengths);
         }
         let span_ns = reader.span_ns();
-        if span_ns > YEAR_NS {
+        if span_ns > LONGEST_TIME_NS {
             return Err(Unusable::TooLong { span_ns });
         }
         let resolution_ns = metadata.resolution_ns.unwrap_or(0);
@@ -304,7 +301,7 @@ pub(crate) fn possible(
     resolution_ns: u64,
     episodes: u64,
 ) -> Result<(), Unusable> {
-    if span_ns > YEAR_NS {
+    if span_ns > LONGEST_TIME_NS {
         return Err(Unusable::TooLong { span_ns });
     }
     let most = u128::from(span_ns) * u128::from(idlers) + u128::from(resolution_ns) * u128::from(episodes);
@@ -378,7 +375,7 @@ mod tests {
         assert!(error(recording(&[(0, u64::MAX)], |_| {})).contains("more than a year"));
         assert!(error(recording(&[(0, 5_000), (1_000, 5_000)], |_| {})).contains("add up to 10000 ns"));
         let wide = recording(&[(0, 5_000), (5_000, 5_000)], |metadata| {
-            metadata.recorded = Some(TimeRecorded { start_ns: 0, end_ns: YEAR_NS + 1 });
+            metadata.recorded = Some(TimeRecorded { start_ns: 0, end_ns: LONGEST_TIME_NS + 1 });
         });
         assert!(error(wide).contains("more than a year"));
         let least = |metadata: &mut Metadata| {

@@ -19,6 +19,9 @@ pub struct Contents {
     pub idlers: Vec<Idler>,
 }
 
+/// A recording that claims a longer time is damaged, and is refused by what would go through all of it \[ns\]: a year.
+pub const LONGEST_TIME_NS: u64 = 366 * 86_400 * 1_000_000_000;
+
 impl Contents {
     /// From the first start to the last end \[ns\]; 0 if there is no episode.
     pub fn span_ns(&self) -> u64 {

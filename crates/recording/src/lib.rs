@@ -72,7 +72,7 @@ mod writer;
 pub use causes::with_causes;
 pub use chunk::{Chunk, ReadySets};
 pub use columns::{COLUMNS, Column, Columns};
-pub use contents::{Contents, Idler};
+pub use contents::{Contents, Idler, LONGEST_TIME_NS};
 pub use dwell_policy::{Layer, Owner};
 pub use episode::{Episode, WakeCause};
 pub use idle_path::{IdlePath, Way};

@@ -17,16 +17,7 @@ use dwell_stats::SplitMix64;
 const SEGMENTS: u32 = 100_000;
 const TASKS: u32 = 8;
 
-/// As measured in a nested guest of 2 vCPUs, with Linux 6.18.
-const CONSTANTS: Constants = Constants {
-    after_poll_ns: 1_800,
-    external_poll_ns: 1_800,
-    after_halt_ns: 20_000,
-    external_halt_ns: 1_800,
-    ipi_ns: 7_000,
-    longer_segment_ns: 4_000,
-    hidden_ns: 3_000,
-};
+const CONSTANTS: Constants = Constants::OF_A_NESTED_GUEST;
 
 /// Eight tasks on a CPU each; each segment is woken by the one before it of the peer, or by a timer.
 fn segments(coupled: bool) -> Segments {

@@ -213,11 +213,11 @@ impl Table {
         }
         self.rows.iter_mut().for_each(|row| row.resize(self.columns.len(), Cell::Missing));
         for cells in other.rows {
-            self.push([]);
-            let row = self.rows.iter_mut().last().into_iter();
-            row.for_each(|row| {
-                places.iter().zip(&cells).for_each(|(place, cell)| row[*place] = cell.clone())
-            });
+            let mut row = vec![Cell::Missing; self.columns.len()];
+            for (place, cell) in places.iter().zip(cells) {
+                row[*place] = cell;
+            }
+            self.rows.push(row);
         }
         self
     }

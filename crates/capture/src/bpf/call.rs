@@ -25,7 +25,7 @@ pub enum Command<'a> {
         /// The size of its data \[bytes\].
         bytes: u32,
     },
-    /// Room for `count` ring buffers of the kind of `one`, by index.
+    /// A map of `count` ring buffers by index, each as large as `one`.
     Rings { count: u32, one: BorrowedFd<'a> },
     /// Numbers of 64 bits, by index, that can be mapped.
     Numbers { count: u32 },
@@ -153,7 +153,7 @@ fn explain(attach: &Attach, instructions: &[Instruction], error: io::Error) -> i
     })
 }
 
-/// Puts a ring buffer into its place among [`Command::Rings`].
+/// Puts a ring buffer at an index of a [`Command::Rings`].
 pub(super) fn put(rings: BorrowedFd<'_>, index: u32, ring: BorrowedFd<'_>) -> io::Result<()> {
     let value = number(&ring);
     let mut attributes: Attributes = [0; 16];

@@ -45,7 +45,7 @@ pub(super) enum NoBlueprint {
 /// The maps that every program uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
-    /// By CPU, its ring buffer: CPUs that shared one would wait for each other's cache line at each record.
+    /// The ring buffer of each CPU: if CPUs shared one, they would contend for its lock and cache lines at each record.
     pub(super) rings: BorrowedFd<'a>,
     /// By CPU, the records that found no room.
     pub(super) losses: BorrowedFd<'a>,
@@ -113,20 +113,19 @@ impl Blueprint {
         a.copy(R9, R0);
         a.call(Helper::Cpu);
         a.copy(R8, R0);
-        // The count of this CPU's losses.
         a.store(Width::Four, Frame, -4, R0);
-        a.load_map(R1, maps.losses.as_raw_fd());
-        a.copy(R2, Frame);
-        a.add(R2, -4);
-        a.call(Helper::MapLookup);
-        a.jump_if_zero(R0, end);
+        let of_this_cpu = |a: &mut Assembler, map: BorrowedFd<'_>, missing| {
+            a.load_map(R1, map.as_raw_fd());
+            a.copy(R2, Frame);
+            a.add(R2, -4);
+            a.call(Helper::MapLookup);
+            a.jump_if_zero(R0, missing);
+        };
+        // The count of this CPU's losses.
+        of_this_cpu(&mut a, maps.losses, end);
         a.copy(R7, R0);
-        // Room for a record in this CPU's ring.
-        a.load_map(R1, maps.rings.as_raw_fd());
-        a.copy(R2, Frame);
-        a.add(R2, -4);
-        a.call(Helper::MapLookup);
-        a.jump_if_zero(R0, lost);
+        // Room for a record in its ring.
+        of_this_cpu(&mut a, maps.rings, lost);
         a.copy(R1, R0);
         a.set(R2, self.bytes());
         a.set(R3, 0);

@@ -63,8 +63,8 @@ pub enum BpfError {
         /// The system's error, with the end of the kernel's explanation.
         source: io::Error,
     },
-    /// The machine does not say which CPUs it has.
-    #[error("no CPU is online, by what the kernel says; use --source perf")]
+    /// There is no list of CPUs.
+    #[error("the kernel lists no CPU that is online; use --source perf")]
     NoCpus,
     /// No memory for the ring buffer of a CPU.
     #[error("cannot map a BPF ring buffer of {bytes} bytes")]

@@ -166,16 +166,7 @@ fn ping_pong(work_ns: u64, latency_ns: u64, rounds: u32) -> Segments {
     segments(2, (0..2 * rounds).map(row).collect())
 }
 
-/// As measured in a nested guest of 2 vCPUs, with Linux 6.18.
-const CONSTANTS: Constants = Constants {
-    after_poll_ns: 1_800,
-    external_poll_ns: 1_800,
-    after_halt_ns: 20_000,
-    external_halt_ns: 1_800,
-    ipi_ns: 7_000,
-    longer_segment_ns: 4_000,
-    hidden_ns: 3_000,
-};
+const CONSTANTS: Constants = Constants::OF_A_NESTED_GUEST;
 
 /// 3. Two that wait for each other, with constant work and latencies, have a formula.
 #[test]

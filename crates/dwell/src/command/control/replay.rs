@@ -16,7 +16,7 @@ use dwell_control::{Change, Observation, Simulated, Tenant, Terms, simulate};
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::Reader;
+use dwell_recording::{LONGEST_TIME_NS, Reader};
 use dwell_replay::advice::Origin;
 use dwell_replay::{Counts, Row, Rule, Source, Values, grid, replay, study};
 use host::as_one_host;
@@ -90,8 +90,6 @@ impl Controlled {
     }
 }
 
-/// The longest recording that is controlled, as of a fleet: a year.
-const LONGEST: Nanos = Nanos(366 * 86_400 * 1_000_000_000);
 /// The most idlers, of each of which a controller keeps about 200 kB: 2 GB.
 const MOST_CONTROLLED: usize = 10_000;
 
@@ -136,7 +134,7 @@ impl Given {
         let metadata = reader.metadata();
         model::refuse_least_lengths(metadata)?;
         ensure!(
-            reader.span_ns() <= LONGEST.get(),
+            reader.span_ns() <= LONGEST_TIME_NS,
             "absurd: the recording claims {} ns from its first start to its last end, which is more than a year; `dwell info` \
              shows its times",
             reader.span_ns()

@@ -134,7 +134,7 @@ fn isolated_cpu_among_idle_ones_picks_the_numa_closest_from_5_10() {
 }
 
 #[test]
-fn any_online_cpu_will_do_from_5_10_if_none_keeps_house() {
+fn any_online_cpu_will_do_from_5_10_if_none_is_for_housekeeping() {
     let cpus = [Cpu { online: false, ..ISOLATED }, ISOLATED];
     assert_eq!(target_of(Revision::V5_4, &cpus, &[]), 0);
     assert_eq!(target_of(Revision::V5_10, &cpus, &[]), 1);
