@@ -18,7 +18,8 @@ echo 1 > $P/guest_halt_poll_shrink; echo 1 > $P/guest_halt_poll_grow; echo 20000
 echo "window_us  polls  halts  mean_poll_us"
 for window in ${*:-4 8 10 12 15 20 30 50 100}; do
     # A write to a state's attribute sets the window to zero; it then grows to grow_start.
-    cat $C/state1/disable > $C/state1/disable
+    disabled=$(cat $C/state1/disable)
+    echo "$disabled" > $C/state1/disable
     echo $((window * 1000)) > $P/guest_halt_poll_grow_start
     taskset -c 0 "$work/timer" & sleep 0.2
     read -r polls time halts <<< "$(cat $C/state0/usage $C/state0/time $C/state1/usage | paste -sd' ')"

@@ -30,6 +30,7 @@ mod mapping;
 pub mod names;
 pub mod perf;
 mod plan;
+pub mod polling;
 pub mod probe;
 pub mod record;
 mod rights;

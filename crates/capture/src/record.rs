@@ -5,13 +5,14 @@ use crate::energy::{ENERGY, Meter};
 use crate::kvm_stats::{Snapshot, StatsReader};
 use crate::names;
 use crate::plan::{Plan, plan};
+use crate::polling::poll_step;
 use crate::probe::{Probe, Threads, Tids, Trace};
 use crate::settings::{self, Watch};
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
 use dwell_machine::load::Stat;
-use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel, polling};
+use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel};
 use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant};
 /// How a recording is going.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Since the recorder started.
+    /// Since the recording began; at the end, how long it was.
     pub elapsed: Duration,
     pub events: u64,
     pub episodes: u64,
@@ -315,12 +316,13 @@ impl<O: Copy + Into<Owner>> Session<O> {
         let is_guest = recorded.into() == Owner::Layer(Layer::Guest);
         if is_guest {
             metadata.other.extend([settings::cpuidle(&*system)]);
-            let step = polling::poll_step().map(|step| (POLL_STEP.to_owned(), step.get().into()));
-            metadata.other.extend(step);
         }
         let stat = Stat::of_all(&*system).filter(|_| is_guest);
         let (threads, counters) = (watched, None);
-        Ok(Session { system, who, trace, pairing, metadata, watch, meter, stat, threads, counters })
+        let mut session =
+            Session { system, who, trace, pairing, metadata, watch, meter, stat, threads, counters };
+        session.measure_poll_step();
+        Ok(session)
     }
 
     /// What the recording will say of itself, as far as it is known.
@@ -379,6 +381,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
             if looked.elapsed() >= LOOK_AROUND {
                 looked = Instant::now();
                 self.watch.look(&*self.system, now);
+                self.measure_poll_step();
                 if !self.follow_threads()? {
                     break;
                 }
@@ -390,6 +393,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.counters.iter_mut().for_each(KvmCounters::read);
         let end_ns = now_ns();
         round.end_ns = Some(end_ns);
+        // What follows is of the time recorded, and takes some more.
+        round.status.elapsed = Duration::from_nanos(end_ns.saturating_sub(start_ns));
         self.trace.disable().map_err(io("switch off"))?;
         self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns });
         self.read(&mut round);
@@ -398,9 +403,18 @@ impl<O: Copy + Into<Owner>> Session<O> {
         let mut rows = Vec::new();
         self.pairing.finish(&mut rows);
         self.send(&mut round, rows, outlet, observer)?;
-        round.status.elapsed = started.elapsed();
         observer.status(&round.status);
         Ok(round.status)
+    }
+
+    /// How far apart a guest's looks at the clock are: the shortest time that was measured so far.
+    fn measure_poll_step(&mut self) {
+        if self.metadata.layer.into() == Owner::Layer(Layer::Guest)
+            && let Some(step) = poll_step().map(Nanos::get)
+        {
+            let known_ns = self.metadata.poll_step_ns().unwrap_or(u64::MAX);
+            self.metadata.other.insert(POLL_STEP.to_owned(), step.min(known_ns).into());
+        }
     }
 
     fn read(&mut self, round: &mut Round) {
@@ -479,6 +493,8 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.metadata.settings = self.watch.changes().to_vec();
         self.metadata.idle_includes = self.pairing.idle_includes();
         self.metadata.other.extend(self.pairing.notes());
+        let step_ns = self.metadata.poll_step_ns().and_then(|about_ns| self.pairing.poll_step_ns(about_ns));
+        self.metadata.other.extend(step_ns.map(|ns| (POLL_STEP.to_owned(), ns.into())));
         if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
             self.metadata.other.insert(KVM_COUNTERS.to_owned(), counted);
         }

@@ -37,7 +37,6 @@ pub mod identity;
 pub mod kernel;
 pub mod load;
 pub mod parameter;
-pub mod polling;
 pub mod process;
 pub mod threads;
 pub mod wanted;

@@ -51,6 +51,7 @@
 
 use crate::causes::SegmentPairing;
 use crate::event::{Event, EventKind, Interrupt};
+use crate::full_polls::FullPolls;
 use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
 use dwell_policy::arch::Arch;
 use dwell_recording::{IdleIncludes, Segments, WakeCause};
@@ -122,6 +123,7 @@ pub struct GuestPairing {
     wakings_seen: bool,
     /// Interrupts in polls that went on.
     polled_through: u64,
+    full_polls: FullPolls,
     /// What runs between the episodes.
     segments: Option<SegmentPairing>,
 }
@@ -272,6 +274,7 @@ impl GuestPairing {
 
     fn begin(&mut self, number: u32, time_ns: u64, state: Option<u32>, found: &mut Vec<PairedEpisode>) {
         let polling_state = self.polling_state;
+        let mut full_poll = None;
         let cpu = self.cpu(number);
         let polls = state.map(|state| Some(state) == polling_state);
         let mut idle = Idle {
@@ -289,6 +292,8 @@ impl GuestPairing {
             if held.ran_out(time_ns, polls == Some(true)) {
                 idle = Idle { halted: idle.halted, state_ns: time_ns, interrupts: 0, ..held.idle };
                 if idle.halted == Some(true) {
+                    let polled_ns = held.end_ns.saturating_sub(held.idle.state_ns);
+                    full_poll = held.idle.window_ns.map(|window_ns| (window_ns, polled_ns));
                     idle.ran_out_after_ns = Some(held.end_ns.saturating_sub(idle.start_ns));
                 }
             } else {
@@ -296,6 +301,9 @@ impl GuestPairing {
             }
         }
         let unfinished = cpu.idle.replace(idle).is_some();
+        if let Some((window_ns, polled_ns)) = full_poll {
+            self.full_polls.add(window_ns, polled_ns);
+        }
         self.incomplete += u64::from(unfinished);
     }
 
@@ -565,6 +573,10 @@ impl Pairing for GuestPairing {
         )]);
         self.segments.iter().for_each(|segments| segments.rows.note(&mut notes));
         notes
+    }
+
+    fn poll_step_ns(&self, about_ns: u64) -> Option<u64> {
+        self.full_polls.step_ns(about_ns)
     }
 
     fn take_segments(&mut self) -> Option<Segments> {

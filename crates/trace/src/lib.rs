@@ -12,6 +12,7 @@ pub mod causes;
 pub mod contention;
 pub mod event;
 pub mod exits;
+mod full_polls;
 pub mod guest;
 pub mod host;
 pub mod import;

@@ -5,6 +5,7 @@
 //! reads no file and no clock, so that the same events give the same episodes.
 
 use crate::event::Event;
+use dwell_recording::accounting::Outcome;
 use dwell_recording::{IdleIncludes, Segments, WakeCause};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -43,6 +44,11 @@ impl PairedEpisode {
             alone_ns: None,
         }
     }
+
+    /// How it went; `poll_step_ns` as in [`Outcome::in_steps`].
+    pub fn outcome(&self, poll_step_ns: u64) -> Outcome {
+        Outcome::in_steps(self.idle_ns, self.window_ns, self.halted, self.alone_ns, poll_step_ns)
+    }
 }
 
 /// Makes episodes out of events that come in order of time.
@@ -65,6 +71,12 @@ pub trait Pairing: Send {
     /// What else a reader of the recording may need, by key of its metadata.
     fn notes(&self) -> BTreeMap<String, Value> {
         BTreeMap::new()
+    }
+
+    /// How long a guest's CPUs poll from one look at the clock to the next \[ns\], where their polls show it and it is near
+    /// what a thread has measured.
+    fn poll_step_ns(&self, _about_ns: u64) -> Option<u64> {
+        None
     }
 
     /// What ran between the episodes and what woke it, where the events show that; to be called once, at the end.
