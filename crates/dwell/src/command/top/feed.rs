@@ -4,6 +4,7 @@ use crate::privileges;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use dwell_capture::{GuestSource, Observer, RecordError, Recorder, Status, Until};
+use dwell_recording::accounting::Outcome;
 use dwell_trace::pairing::PairedEpisode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,12 +30,9 @@ dwell_policy::named! {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) idler: Arc<str>,
-    /// How long \[ns\].
-    pub(crate) idle_ns: u64,
     /// The window \[ns\]; 0: it did not poll; `None`: not known.
     pub(crate) window_ns: Option<u64>,
-    /// Whether it halted; `None`: not known.
-    pub(crate) halted: Option<bool>,
+    pub(crate) outcome: Outcome,
 }
 
 /// The episodes of one interval.
@@ -85,7 +83,8 @@ impl Feed {
     fn start(mut recorder: Recorder) -> Feed {
         let waiting = Arc::<Mutex<Batch>>::default();
         let stop = Arc::<AtomicBool>::default();
-        let mut watcher = Watcher { waiting: Arc::clone(&waiting), names: vec![], lost: 0 };
+        let poll_step_ns = recorder.metadata().poll_step_ns().unwrap_or(0);
+        let mut watcher = Watcher { waiting: Arc::clone(&waiting), names: vec![], lost: 0, poll_step_ns };
         let stopped = Arc::clone(&stop);
         let losses_unknown = recorder.metadata().lost.at_least;
         let thread = std::thread::spawn(move || {
@@ -132,6 +131,8 @@ struct Watcher {
     waiting: Arc<Mutex<Batch>>,
     names: Vec<Arc<str>>,
     lost: u64,
+    /// Of a guest, where it is known: from one look at the clock to the next \[ns\]; 0 otherwise.
+    poll_step_ns: u64,
 }
 
 impl Observer for Watcher {
@@ -147,7 +148,7 @@ impl Observer for Watcher {
         let names = &self.names;
         let seen = found.iter().filter_map(|found| {
             let idler = Arc::clone(names.get(usize::try_from(found.idler).ok()?)?);
-            Some(Seen { idler, idle_ns: found.idle_ns, window_ns: found.window_ns, halted: found.halted })
+            Some(Seen { idler, window_ns: found.window_ns, outcome: found.outcome(self.poll_step_ns) })
         });
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let room = MOST_WAITING.saturating_sub(waiting.episodes.len());

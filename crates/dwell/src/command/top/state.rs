@@ -4,7 +4,7 @@ mod sort;
 
 use super::action::Action;
 use super::feed::{Batch, Seen};
-use dwell_recording::accounting::{Account, Outcome};
+use dwell_recording::accounting::Account;
 use dwell_report::count;
 use dwell_stats::{LogHistogram, Resolution};
 pub(crate) use sort::Sort;
@@ -29,8 +29,8 @@ impl Slice {
     }
 
     fn add(&mut self, seen: &Seen) {
-        self.idle.add(seen.idle_ns);
-        self.account.add(Outcome::of(seen.idle_ns, seen.window_ns, seen.halted, None));
+        self.idle.add(seen.outcome.idle_ns);
+        self.account.add(seen.outcome);
     }
 }
 

@@ -1,12 +1,12 @@
 //! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread, and the work done meanwhile.
 
 use super::record::{RecordArgs, target};
-use super::work::{Counters, WorkArgs};
+use super::work::{self, Counters, WorkArgs};
 use crate::at_ends::AtEnds;
 use crate::command::iothread::kernel_thread;
 use crate::command::iothread::turn::{Reading, Turn};
 use anyhow::Context;
-use dwell_capture::{Recorder, Target, Until};
+use dwell_capture::{Observer, Recorder, Until};
 use dwell_knobs::change::Side;
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
@@ -14,9 +14,9 @@ use dwell_knobs::verification::{Figure, NEGLIGIBLE_NS_PER_S, Unit, promised};
 use dwell_machine::Writable;
 use dwell_machine::threads::Thread;
 use dwell_policy::{Layer, Owner};
-use dwell_recording::accounting::{self, Account, Outcome};
-use dwell_recording::{Chunk, Reader};
+use dwell_recording::accounting::Account;
 use dwell_stats::Block;
+use dwell_trace::pairing::PairedEpisode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -37,8 +37,12 @@ pub(super) struct Sides {
 }
 
 enum Source {
-    Recorder(Target),
-    Thread { thread: Thread, socket: String },
+    /// One for all blocks: to open one takes longer than a block.
+    Recorder(Box<Recorder>),
+    Thread {
+        thread: Thread,
+        socket: String,
+    },
 }
 
 /// How often a block is measured again at most, because windows of the other side are still in it.
@@ -54,7 +58,12 @@ impl Sides {
                 let (pid, tid) = kernel_thread(&monitor, &thread, None)?;
                 Source::Thread { thread: Thread::of(pid, tid), socket: target.socket.clone() }
             }
-            (owner, _) => Source::Recorder(with_source(target(owner))?),
+            (owner, _) => {
+                let recorder = Recorder::open(target(owner), None);
+                let mut recorder = recorder.context("cannot verify the change; no value was switched")?;
+                recorder.stay(true);
+                Source::Recorder(Box::new(recorder))
+            }
         };
         // A vCPU that halts is a switch of its host.
         let counters = Counters::new(work, matches!(owner, Owner::Layer(Layer::Guest | Layer::Driver)))?;
@@ -99,7 +108,9 @@ impl Sides {
     ) -> anyhow::Result<()> {
         let sides = [Side::Before, Side::After];
         match &self.measured {
-            Source::Recorder(target) => args.record(target, budget, stop, |side| switch(sides[side])),
+            Source::Recorder(recorder) => {
+                args.record(recorder.target(), budget, stop, |side| switch(sides[side]))
+            }
             Source::Thread { .. } => args.refuse("an I/O thread is recorded by `dwell record thread`"),
         }
     }
@@ -119,7 +130,7 @@ impl Sides {
                 Source::Thread { thread, socket } => {
                     (self.of_thread(machine, *thread, socket, length)?, false)
                 }
-                Source::Recorder(target) => self.recorded(target.clone(), side, length, stop)?,
+                Source::Recorder(_) => self.recorded(side, length, stop)?,
             };
             if !stale {
                 return Ok(block);
@@ -132,23 +143,25 @@ impl Sides {
         unreachable!("a block is measured a few times at most")
     }
 
-    /// A recording, and whether longer windows are in it than the side allows.
-    fn recorded(
-        &mut self,
-        target: Target,
-        side: Side,
-        length: Duration,
-        stop: &AtomicBool,
-    ) -> anyhow::Result<(Block, bool)> {
-        let until = Until { duration: Some(length), stop };
-        let mut watch = AtEnds::new(|| self.counters.read());
-        let (summary, bytes) = Recorder::open(target, None)?.to_memory(&until, &mut watch)?;
-        let rates = watch.both()?.map(|[begin, end]| end.rates_since(&begin).collect()).unwrap_or_default();
-        self.lost += summary.status.lost;
+    /// What the recorder shows, and whether longer windows are in it than the side allows.
+    fn recorded(&mut self, side: Side, length: Duration, stop: &AtomicBool) -> anyhow::Result<(Block, bool)> {
+        let Source::Recorder(recorder) = &mut self.measured else { unreachable!("a thread has no recorder") };
         let longest_ns = self.longest_window_ns[usize::from(side == Side::After)];
-        let (account, stale_ns) = account(&Reader::from_bytes("block", bytes)?, longest_ns)?;
+        let mut watch = Watch {
+            ends: AtEnds::new(|| self.counters.read()),
+            poll_step_ns: recorder.metadata().poll_step_ns().unwrap_or(0),
+            allowed_ns: longest_ns
+                .map_or(u64::MAX, |ns| if ns == 0 { 0 } else { ns.saturating_add(LATE_NS) }),
+            account: Account::default(),
+            stale_ns: 0,
+        };
+        let status = recorder.watch(&Until { duration: Some(length), stop }, &mut watch)?;
+        let Watch { ends, account, stale_ns, .. } = watch;
+        let rates = ends.both()?.map(|[begin, end]| end.rates_since(&begin).collect()).unwrap_or_default();
+        // It counts them over all blocks.
+        self.lost = status.lost;
         self.shows_polls |= account.polls > 0;
-        let seconds = summary.status.elapsed.as_secs_f64();
+        let seconds = status.elapsed.as_secs_f64();
         let stale = stale_ns as f64 / seconds > NEGLIGIBLE_NS_PER_S;
         Ok((self.figures(&account, seconds, rates), stale))
     }
@@ -250,27 +263,34 @@ fn longest_window(change: &Change, side: Side) -> Option<u64> {
     u64::try_from(value).ok()
 }
 
-/// The target with the source that works here: finding it in every block would take longer than the block.
-fn with_source(target: Target) -> anyhow::Result<Target> {
-    let recorder = Recorder::open(target, None).context("cannot verify the change; no value was switched")?;
-    Ok(recorder.target().clone())
-}
-
 /// A poll may be longer than its window by the time that it takes to look, and by an interrupt \[ns\].
 const LATE_NS: u64 = 20_000;
 
-/// The account of a recorded block, and the time polled by windows that are longer than allowed.
-fn account(reader: &Reader, longest_ns: Option<u64>) -> anyhow::Result<(Account, u128)> {
-    let allowed_ns = longest_ns.map_or(u64::MAX, |ns| if ns == 0 { 0 } else { ns.saturating_add(LATE_NS) });
-    let (mut account, mut stale_ns) = (Account::default(), 0u128);
-    let mut chunk = Chunk::default();
-    for group in 0..reader.row_groups() {
-        reader.read(group, accounting::COLUMNS, &mut chunk)?;
-        for row in 0..chunk.rows {
-            let outcome = Outcome::of_row(&chunk, row);
-            account.add(outcome);
-            stale_ns += outcome.polled_ns.filter(|polled_ns| *polled_ns > allowed_ns).map_or(0, u128::from);
+/// Sums up the episodes of a block, and reads the counters of work at its ends.
+struct Watch<F> {
+    ends: AtEnds<work::Reading, F>,
+    poll_step_ns: u64,
+    /// The longest time that polls of this side take \[ns\].
+    allowed_ns: u64,
+    account: Account,
+    /// Time polled by windows that are longer than allowed.
+    stale_ns: u128,
+}
+
+impl<F: FnMut() -> anyhow::Result<work::Reading>> Observer for Watch<F> {
+    fn begins(&mut self) {
+        self.ends.begins();
+    }
+
+    fn ends(&mut self) {
+        self.ends.ends();
+    }
+
+    fn episodes(&mut self, _names: &[String], found: &[PairedEpisode]) {
+        for outcome in found.iter().map(|found| found.outcome(self.poll_step_ns)) {
+            self.account.add(outcome);
+            let stale_ns = outcome.polled_ns.filter(|polled_ns| *polled_ns > self.allowed_ns);
+            self.stale_ns += stale_ns.map_or(0, u128::from);
         }
     }
-    Ok((account, stale_ns))
 }

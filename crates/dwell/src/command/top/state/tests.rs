@@ -1,7 +1,8 @@
 use super::*;
+use dwell_recording::accounting::Outcome;
 
 pub(crate) fn seen(idler: &str, idle_ns: u64, window_ns: Option<u64>) -> Seen {
-    Seen { idler: idler.into(), idle_ns, window_ns, halted: window_ns.map(|window| idle_ns > window) }
+    Seen { idler: idler.into(), window_ns, outcome: Outcome::of(idle_ns, window_ns, None, None) }
 }
 
 fn batch(episodes: Vec<Seen>) -> Batch {
