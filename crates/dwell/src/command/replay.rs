@@ -95,7 +95,7 @@ impl ReplayedByWork {
         let (present, true) = model.present(reader.metadata()) else { return Ok(None) };
         let [present] = present[..] else { return Ok(None) };
         let Some(segments) = by_work::segments(reader, present.layer())? else { return Ok(None) };
-        let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), None)?;
+        let predictor = Predictor::of_all(&segments, &Rule::Layer(present), model.calibrated())?;
         let Some(predictor) = predictor else { return Ok(None) };
         let never = causal::with_maximum(present, 0);
         let mut settings = vec![("in force", present)];
@@ -204,9 +204,10 @@ fn words(costs: &Costs, stacked: bool) -> String {
         model::rule_of(costs.layer, &costs.version),
     );
     let halt_cost = model::halt_cost_words(costs.halt_cost_ns, costs.halt_cost_origin);
-    let work = costs.work.as_ref().map_or_else(String::new, |work| {
-        work.basis.words("Figures are of the second half.", "", &work.settings)
-    });
+    let work = costs
+        .work
+        .as_ref()
+        .map_or_else(String::new, |work| work.basis.words("Figures are of all of it.", "", &work.settings));
     format!(
         "{}{}optimum, a lower bound for any policy: {}\n\n{}\n{work}{}",
         output::wrapped(&head),

@@ -116,7 +116,7 @@ impl AdviceByWork {
     }
 }
 
-/// Settings with their roles, in the second half of a recording; the first is the one that was in force.
+/// Settings with their roles, in what is for judging; the first is the one that was in force.
 ///
 /// # Errors
 /// [`RuleError`] for a setting that cannot be replayed.

@@ -1,6 +1,7 @@
 //! Work under other settings, in ranges: the constants are estimates, and when interrupts come is not known.
 //!
-//! The first half of a recording is for choosing, the second for judging ([`Predictor::judge`]). A range has four parts,
+//! Where a setting is to be chosen, the first half of a recording is for that, and the second for judging
+//! ([`Predictor::judge`]); of settings that are given all of it is. A range has four parts,
 //! of which the first three are independent of each other: each constant at both ends of its interval, the 95 %
 //! interval of a bootstrap over blocks of the recording, and the measured error of the model. The fourth is added to them:
 //! a load may run in halts or in polls under one setting, so that it is replayed from both.
@@ -16,9 +17,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Of each half so many segments are replayed at most.
+/// Of what is for choosing, and of what is for judging, so many segments are replayed at most.
 const MOST_SEGMENTS: usize = 1 << 17;
-/// The blocks of a half, of which none has fewer segments than this.
+/// The blocks of what is for judging, of which none has fewer segments than this.
 const BLOCKS: usize = 16;
 const SHORTEST_BLOCK: usize = 32;
 /// The error of the model that is in no other part of a range, as a logarithm: what makes 90 % of the ranges of eleven loads
@@ -91,7 +92,9 @@ struct Variant {
 
 /// Replays a recording with causes under any setting.
 pub struct Predictor {
-    halves: [Stretch; 2],
+    /// For choosing, and for judging.
+    choosing: Stretch,
+    judging: Stretch,
     present: Rule,
     /// What the windows are at the start of a replay of the present setting: what comes closer to the recorded work.
     present_windows: Windows,
@@ -99,7 +102,7 @@ pub struct Predictor {
     leading: Vec<u32>,
     /// The constants.
     pub estimates: Estimates,
-    /// Units of work a second in the second half of the recording.
+    /// Units of work a second in what is for judging.
     pub recorded_per_s: f64,
     /// By how much a replay of the present setting does more work a second than that, as a share.
     pub own_error: f64,
@@ -122,7 +125,7 @@ pub struct Other<'a> {
 pub struct OtherWork {
     /// As both recordings have it.
     pub recorded_speed: f64,
-    /// As a replay of the first half of this one has it, with the constants of both.
+    /// As a replay of what is for choosing in this one has it, with the constants of both.
     pub predicted_speed: f64,
 }
 
@@ -141,13 +144,36 @@ fn program_of_task(name: &str) -> &str {
 }
 
 impl Predictor {
-    /// Prepares a recording that was made under `present`. `None` where it has too little work in it. Of the other
-    /// recording it takes the constants that this one does not show, the kind of external causes that predicts its work
-    /// better, and the error of that prediction where that is larger than the model's.
+    /// Prepares a recording that was made under `present`, its first half for choosing and its second for judging. `None`
+    /// where it has too little work in it. Of the other recording it takes the constants that this one does not show, the
+    /// kind of external causes that predicts its work better, and the error of that prediction where that is larger than the
+    /// model's.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn new(
+        segments: &Segments,
+        present: &Rule,
+        known: Calibrated,
+        other: Option<&Other<'_>>,
+    ) -> Result<Option<Predictor>, RuleError> {
+        Predictor::judging_from(segments.rows.len() / 2, segments, present, known, other)
+    }
+
+    /// The same with all of it for judging, of settings that are not chosen by it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_all(
+        segments: &Segments,
+        present: &Rule,
+        known: Calibrated,
+    ) -> Result<Option<Predictor>, RuleError> {
+        Predictor::judging_from(0, segments, present, known, None)
+    }
+
+    fn judging_from(
+        from: usize,
         segments: &Segments,
         present: &Rule,
         known: Calibrated,
@@ -165,15 +191,15 @@ impl Predictor {
             let rows = from..to.min(from + MOST_SEGMENTS);
             Stretch::of(segments.part(rows.clone()), &halted[rows])
         };
-        let halves = [stretch(0, half), stretch(half, all)];
-        let least = halves.iter().map(|half| half.recorded.work).min();
-        if least < Some(FEWEST as u64) {
+        let (choosing, judging) = (stretch(0, half), stretch(from, all));
+        if choosing.recorded.work.min(judging.recorded.work) < FEWEST as u64 {
             return Ok(None);
         }
-        let recorded_per_s = halves[1].recorded.work_per_s().unwrap_or(0.0);
-        let program = Program::new(&halves[1].segments, External::Absolute);
+        let recorded_per_s = judging.recorded.work_per_s().unwrap_or(0.0);
+        let program = Program::new(&judging.segments, External::Absolute);
         let mut predictor = Predictor {
-            halves,
+            choosing,
+            judging,
             present: *present,
             present_windows: Windows::Full,
             idling: Arc::new(idling),
@@ -186,7 +212,7 @@ impl Predictor {
         };
         for windows in [Windows::Full, Windows::Zero] {
             let variant = predictor.middle(External::ByTask, windows);
-            let outcome = predictor.program(&predictor.halves[1], variant).replay(present, windows)?;
+            let outcome = predictor.program(&predictor.judging, variant).replay(present, windows)?;
             let error = outcome.work_per_s().unwrap_or(0.0) / recorded_per_s - 1.0;
             if predictor.own_error.is_nan() || error.abs() < predictor.own_error.abs() {
                 predictor.own_error = error;
@@ -199,7 +225,7 @@ impl Predictor {
         Ok(Some(predictor))
     }
 
-    /// Predicts the other recording's work from the first half of this one, with both kinds of external causes. Nothing where
+    /// Predicts the other recording's work from what is for choosing in this one, with both kinds of external causes. Nothing where
     /// other tasks do the work in it.
     fn predict_other(&mut self, segments: &Segments, other: &Other<'_>) -> Result<(), RuleError> {
         let program = Program::new(other.segments, External::Absolute);
@@ -209,7 +235,7 @@ impl Predictor {
         };
         let per_s = |outcome: &Outcome| outcome.work_per_s().filter(|per_s| *per_s > 0.0);
         let (work, span_ns) = program.recorded_work(other.segments);
-        let recorded = [self.halves[0].recorded, Outcome { work, span_ns, ..Outcome::default() }];
+        let recorded = [self.choosing.recorded, Outcome { work, span_ns, ..Outcome::default() }];
         let is_same = names(segments, &self.leading) == names(other.segments, program.leading());
         let (Some(here), Some(there), true) = (per_s(&recorded[0]), per_s(&recorded[1]), is_same) else {
             return Ok(());
@@ -217,7 +243,7 @@ impl Predictor {
         let mut found = vec![];
         for kind in self.kinds {
             let variant = self.middle(kind, Windows::Full);
-            let outcomes = self.outcomes(&self.halves[0], variant, &[self.present, other.under])?;
+            let outcomes = self.outcomes(&self.choosing, variant, &[self.present, other.under])?;
             if let [Some(present), Some(under)] = [per_s(&outcomes[0]), per_s(&outcomes[1])] {
                 let work = OtherWork { recorded_speed: there / here, predicted_speed: under / present };
                 found.push((kind, work));
@@ -257,11 +283,11 @@ impl Predictor {
         rules.par_iter().map(one).collect()
     }
 
-    /// What rules do in the first half, or in as much of it as so many segments: both kinds of external causes together.
+    /// What rules do in what is for choosing, or in as much of it as so many segments: both kinds of external causes together.
     pub(super) fn fit(&self, rules: &[Rule], most: usize) -> Result<Vec<Outcome>, RuleError> {
-        let rows = self.halves[0].segments.rows.len();
-        let part = (most < rows).then(|| self.halves[0].part(0..most));
-        let of = part.as_ref().unwrap_or(&self.halves[0]);
+        let rows = self.choosing.segments.rows.len();
+        let part = (most < rows).then(|| self.choosing.part(0..most));
+        let of = part.as_ref().unwrap_or(&self.choosing);
         let mut sums = vec![Outcome::default(); rules.len()];
         for external in self.kinds {
             let outcomes = self.outcomes(of, self.middle(external, Windows::Full), rules)?;
@@ -270,13 +296,13 @@ impl Predictor {
         Ok(sums)
     }
 
-    /// What rules do in the second half; the first of them is the present one.
+    /// What rules do in what is for judging; the first of them is the present one.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn judge(&self, rules: &[Rule]) -> Result<Judged, RuleError> {
-        let half = &self.halves[1];
-        let replayed = |variant: Variant| self.outcomes(half, variant, rules);
+        let judging = &self.judging;
+        let replayed = |variant: Variant| self.outcomes(judging, variant, rules);
         let both = |windows: Windows| -> Result<[Vec<Outcome>; 2], RuleError> {
             let kinds = self.kinds.map(|kind| self.middle(kind, windows));
             Ok([replayed(kinds[0])?, replayed(kinds[1])?])
@@ -294,11 +320,11 @@ impl Predictor {
             }
             ends.push(pair);
         }
-        let rows = half.segments.rows.len();
+        let rows = judging.segments.rows.len();
         let count = (rows / SHORTEST_BLOCK).clamp(1, BLOCKS);
         let mut blocks = vec![];
         for block in 0..count {
-            let stretch = half.part(rows * block / count..rows * (block + 1) / count);
+            let stretch = judging.part(rows * block / count..rows * (block + 1) / count);
             blocks.push(self.outcomes(&stretch, middle, rules)?);
         }
         let model_error = self.other.map_or(MODEL_ERROR, |other| MODEL_ERROR.max(other.error()));
@@ -306,7 +332,7 @@ impl Predictor {
     }
 }
 
-/// What rules did in one half of a recording, in every way in which it was replayed: by variant, then by rule.
+/// What rules did in what is for judging, in every way in which it was replayed: by variant, then by rule.
 pub struct Judged {
     /// Both kinds of external causes.
     full: [Vec<Outcome>; 2],
