@@ -32,14 +32,14 @@ pub(crate) fn doctor_is_right_about_every_kernel(test: &str) -> Result<(), Strin
     let mut cause = None;
     let all = Kernel::ALL.map(|kernel| (kernel, Signature::Kvm));
     for (kernel, signature) in all.into_iter().chain([(Kernel::V6_12, Signature::Tcg)]) {
-        let seconds = if kernel == Kernel::V6_1 { 2 } else { 1 };
+        let duration = if kernel == Kernel::V6_1 { "2s" } else { "500ms" };
         let script = format!(
             "{LOAD}
             cd /sys/devices/system/cpu/cpuidle
             for file in current_driver current_governor available_governors; do cat $file >/out/$file; done
             ls -d /sys/module/haltpoll/parameters/* /sys/kernel/tracing/events/power/* >/out/files
             keep doctor.json dwell doctor --format json
-            keep record dwell record guest --without-causes --duration {seconds}s -o /out/guest.parquet
+            keep record dwell record guest --without-causes --duration {duration} -o /out/guest.parquet
             kill $load
             keep tune.json dwell tune /out/guest.parquet --halt-cost 20us --format json --despite-self-check
         "
@@ -111,9 +111,9 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     let cycle = Cycle {
         layer: "guest",
         load: "inside nap 0 150 1000000 exponential >/dev/null &",
-        record: "1s",
+        record: "300ms",
         tune: "--halt-cost 20us",
-        verify: "--budget 16s --turn 60ms --settle 20ms",
+        verify: "--budget 5s --turn 60ms --settle 20ms",
         applied: "",
         polls: ("cpuidle", "state0/usage"),
     };

@@ -36,7 +36,7 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
         inside halt 600 10000000 exponential statistics &"
     );
     let applied = "
-        keep short.json dwell verify --budget 2500ms --turn 60ms --settle 20ms --format json
+        keep short.json dwell verify --budget 1200ms --turn 60ms --settle 20ms --format json
         inside halt 2000 10000000 constant none & other=$!
         sleep 0.2
         keep bound.json dwell bound --duration 500ms --format json
@@ -47,7 +47,7 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
         load: &load,
         record: "2s",
         tune: "--halt-cost 20us",
-        verify: "--budget 12s --turn 60ms --settle 20ms",
+        verify: "--budget 5s --turn 60ms --settle 20ms",
         applied,
         polls: ("debug/kvm/", "halt_attempted_poll"),
     };
