@@ -23,7 +23,7 @@ pub fn duration(ns: f64) -> String {
     format!("{} {unit}", if whole { format!("{value}") } else { significant(value) })
 }
 
-/// Three significant digits, no exponent.
+/// Three significant digits, no exponent, and no sign of nothing.
 fn significant(value: f64) -> String {
     let magnitude = value.abs();
     let digits = match magnitude {
@@ -31,7 +31,11 @@ fn significant(value: f64) -> String {
         m if m >= 9.995 => 1,
         _ => 2,
     };
-    format!("{value:.digits$}")
+    let text = format!("{value:.digits$}");
+    match text.strip_prefix('-') {
+        Some(rest) if rest.bytes().all(|byte| matches!(byte, b'0' | b'.')) => rest.to_owned(),
+        _ => text,
+    }
 }
 
 /// A share in percent: `0.02 %`, `12.3 %`.
@@ -109,6 +113,7 @@ mod tests {
         assert_eq!(duration(-1_500.0), "-1.50 us");
         assert_eq!(percent(0.1234), "12.3 %");
         assert_eq!(percent(-0.05), "-5.00 %");
+        assert_eq!(percent(-0.000_01), "0.00 %");
         assert_eq!(percent(0.0002), "0.02 %");
         assert_eq!(ratio(1.0849), "1.08");
         assert_eq!(ratio(9.999), "10.0");

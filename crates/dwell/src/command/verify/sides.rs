@@ -13,6 +13,7 @@ use dwell_knobs::journal::Change;
 use dwell_knobs::verification::{Figure, NEGLIGIBLE_NS_PER_S, Unit, promised};
 use dwell_machine::Writable;
 use dwell_machine::threads::Thread;
+use dwell_policy::guest::poll_end_ns;
 use dwell_policy::{Layer, Owner};
 use dwell_recording::accounting::Account;
 use dwell_stats::Block;
@@ -147,11 +148,16 @@ impl Sides {
     fn recorded(&mut self, side: Side, length: Duration, stop: &AtomicBool) -> anyhow::Result<(Block, bool)> {
         let Source::Recorder(recorder) = &mut self.measured else { unreachable!("a thread has no recorder") };
         let longest_ns = self.longest_window_ns[usize::from(side == Side::After)];
+        let poll_step_ns = recorder.metadata().poll_step_ns().unwrap_or(0);
+        let allowed_ns = match longest_ns {
+            Some(0) => 0,
+            Some(ns) => poll_end_ns(ns, poll_step_ns).saturating_add(LATE_NS),
+            None => u64::MAX,
+        };
         let mut watch = Watch {
             ends: AtEnds::new(|| self.counters.read()),
-            poll_step_ns: recorder.metadata().poll_step_ns().unwrap_or(0),
-            allowed_ns: longest_ns
-                .map_or(u64::MAX, |ns| if ns == 0 { 0 } else { ns.saturating_add(LATE_NS) }),
+            poll_step_ns,
+            allowed_ns,
             account: Account::default(),
             stale_ns: 0,
         };
@@ -263,7 +269,7 @@ fn longest_window(change: &Change, side: Side) -> Option<u64> {
     u64::try_from(value).ok()
 }
 
-/// A poll may be longer than its window by the time that it takes to look, and by an interrupt \[ns\].
+/// A poll may be longer than its window and the time to the next look at the clock, by an interrupt \[ns\].
 const LATE_NS: u64 = 20_000;
 
 /// Sums up the episodes of a block, and reads the counters of work at its ends.
