@@ -5,6 +5,7 @@ mod record;
 mod show;
 mod sides;
 mod unapplied;
+mod watch;
 mod work;
 
 use super::apply::{self, How};

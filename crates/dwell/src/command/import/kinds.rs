@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::settings;
 use anyhow::{Context, anyhow, bail};
 use dwell_policy::Layer;
-use dwell_policy::iothread::{Params, Release};
+use dwell_policy::iothread::{Params, Revision};
 use dwell_policy::param::Setting;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::check::setting_of;
@@ -79,7 +79,7 @@ impl Args {
                 let version = settings::qemu(text).map_err(|why| anyhow!("--qemu {text}: {why}"))?;
                 let setting = setting_of(Layer::Iothread, version, &metadata.settings)
                     .unwrap_or_else(|| Setting::defaults(Layer::Iothread, version));
-                Some((Release::new(version)?.revision(), Params::from(&setting)))
+                Some((Revision::of(version)?, Params::from(&setting)))
             }
         };
         let sleeps = match &self.sleeps {

@@ -1,23 +1,21 @@
 //! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread, and the work done meanwhile.
 
 use super::record::{RecordArgs, target};
-use super::work::{self, Counters, WorkArgs};
-use crate::at_ends::AtEnds;
+use super::watch::Watch;
+use super::work::{Counters, WorkArgs};
 use crate::command::iothread::kernel_thread;
 use crate::command::iothread::turn::{Reading, Turn};
 use anyhow::Context;
-use dwell_capture::{Observer, Recorder, Until};
+use dwell_capture::{Recorder, Until};
 use dwell_knobs::change::Side;
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
 use dwell_knobs::verification::{Figure, NEGLIGIBLE_NS_PER_S, Unit, promised};
 use dwell_machine::Writable;
 use dwell_machine::threads::Thread;
-use dwell_policy::guest::poll_end_ns;
 use dwell_policy::{Layer, Owner};
 use dwell_recording::accounting::Account;
 use dwell_stats::Block;
-use dwell_trace::pairing::PairedEpisode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -149,21 +147,11 @@ impl Sides {
         let Source::Recorder(recorder) = &mut self.measured else { unreachable!("a thread has no recorder") };
         let longest_ns = self.longest_window_ns[usize::from(side == Side::After)];
         let poll_step_ns = recorder.metadata().poll_step_ns().unwrap_or(0);
-        let allowed_ns = match longest_ns {
-            Some(0) => 0,
-            Some(ns) => poll_end_ns(ns, poll_step_ns).saturating_add(LATE_NS),
-            None => u64::MAX,
-        };
-        let mut watch = Watch {
-            ends: AtEnds::new(|| self.counters.read()),
-            poll_step_ns,
-            allowed_ns,
-            account: Account::default(),
-            stale_ns: 0,
-        };
+        let mut watch = Watch::new(poll_step_ns, longest_ns, || self.counters.read());
         let status = recorder.watch(&Until { duration: Some(length), stop }, &mut watch)?;
-        let Watch { ends, account, stale_ns, .. } = watch;
-        let rates = ends.both()?.map(|[begin, end]| end.rates_since(&begin).collect()).unwrap_or_default();
+        let (account, stale_ns) = (watch.account, watch.stale_ns);
+        let rates =
+            watch.ends.both()?.map(|[begin, end]| end.rates_since(&begin).collect()).unwrap_or_default();
         // It counts them over all blocks.
         self.lost = status.lost;
         self.shows_polls |= account.polls > 0;
@@ -267,36 +255,4 @@ fn longest_window(change: &Change, side: Side) -> Option<u64> {
         None => change.plan.present.get(name)?,
     };
     u64::try_from(value).ok()
-}
-
-/// A poll may be longer than its window and the time to the next look at the clock, by an interrupt \[ns\].
-const LATE_NS: u64 = 20_000;
-
-/// Sums up the episodes of a block, and reads the counters of work at its ends.
-struct Watch<F> {
-    ends: AtEnds<work::Reading, F>,
-    poll_step_ns: u64,
-    /// The longest time that polls of this side take \[ns\].
-    allowed_ns: u64,
-    account: Account,
-    /// Time polled by windows that are longer than allowed.
-    stale_ns: u128,
-}
-
-impl<F: FnMut() -> anyhow::Result<work::Reading>> Observer for Watch<F> {
-    fn begins(&mut self) {
-        self.ends.begins();
-    }
-
-    fn ends(&mut self) {
-        self.ends.ends();
-    }
-
-    fn episodes(&mut self, _names: &[String], found: &[PairedEpisode]) {
-        for outcome in found.iter().map(|found| found.outcome(self.poll_step_ns)) {
-            self.account.add(outcome);
-            let stale_ns = outcome.polled_ns.filter(|polled_ns| *polled_ns > self.allowed_ns);
-            self.stale_ns += stale_ns.map_or(0, u128::from);
-        }
-    }
 }
