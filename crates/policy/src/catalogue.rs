@@ -10,7 +10,7 @@ extern crate alloc;
 use crate::driver::Driver;
 use crate::guest::Haltpoll;
 use crate::host::HaltPoll;
-use crate::iothread::{Aio, Handler, Kind, Release};
+use crate::iothread::{Aio, Handler, Kind, Revision};
 use crate::late::Late;
 use crate::leader::Leader;
 use crate::param::Setting;
@@ -222,8 +222,8 @@ fn dwell_idle(setting: &Setting) -> Result<Any, UnknownVersion> {
 }
 
 fn aio(setting: &Setting) -> Result<Any, UnknownVersion> {
-    let release = Release::new(setting.version())?;
-    Ok(Aio::new(release, iothread::Params::from(setting), [Handler::new(Kind::Polled)]).into())
+    let revision = Revision::of(setting.version())?;
+    Ok(Aio::new(revision, iothread::Params::from(setting), [Handler::new(Kind::Polled)]).into())
 }
 
 /// [`Leader`](crate::leader).

@@ -448,7 +448,7 @@ pub fn known_version(owner: impl Into<Owner>, version: Version) -> Result<(), Un
         // The driver is the same on every kernel.
         Owner::Layer(Layer::Guest | Layer::Driver) => guest::Revision::of(version).map(|_| ()),
         Owner::Layer(Layer::Host) => host::Revision::of(version).map(|_| ()),
-        Owner::Layer(Layer::Iothread) => iothread::Release::new(version).map(|_| ()),
+        Owner::Layer(Layer::Iothread) => iothread::Revision::of(version).map(|_| ()),
         Owner::Timer => timer::Revision::of(version).map(|_| ()),
     }
 }

@@ -76,7 +76,7 @@ impl Rule {
                 Layer::Host => "kvm",
                 Layer::Guest => "haltpoll",
                 Layer::Driver => "dwell-idle",
-                Layer::Iothread => match iothread::Release::new(setting.version()).map(|r| r.revision()) {
+                Layer::Iothread => match iothread::Revision::of(setting.version()) {
                     Ok(iothread::Revision::Global) => "aio-global",
                     Ok(iothread::Revision::PerHandler) => "aio-per-handler",
                     _ => "aio-weighted",
@@ -134,9 +134,9 @@ impl Rule {
     pub fn start_late(&self, handlers: usize) -> Result<Player, RuleError> {
         let state = match self {
             Rule::Layer(setting) if setting.layer() == Layer::Iothread => {
-                let release = iothread::Release::new(setting.version()).map_err(unknown(setting))?;
+                let revision = iothread::Revision::of(setting.version()).map_err(unknown(setting))?;
                 let handlers = vec![Handler::new(Kind::Polled); handlers.max(1)];
-                State::Aio(Box::new(Aio::new(release, iothread::Params::from(setting), handlers)))
+                State::Aio(Box::new(Aio::new(revision, iothread::Params::from(setting), handlers)))
             }
             Rule::Stacked { guest, host, poll_control } => State::Stacked {
                 guest: Box::new(Rule::Layer(*guest).policy()?),

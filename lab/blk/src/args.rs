@@ -125,10 +125,10 @@ impl Args {
     pub(crate) fn policies(&self) -> anyhow::Result<(Any, Option<Any>)> {
         match &self.policy {
             Some(Rule::Layer(setting)) if setting.layer() == Layer::Iothread => {
-                let release = iothread::Release::new(setting.version()).context("cannot use this policy")?;
+                let revision = iothread::Revision::of(setting.version()).context("cannot use this policy")?;
                 // The doorbell, the completions, and the virtqueues: all are looked at.
                 let handlers = vec![Handler::new(Kind::Polled); 2 + usize::from(self.queues)];
-                Ok((Any::other(Aio::new(release, iothread::Params::from(setting), handlers)), None))
+                Ok((Any::other(Aio::new(revision, iothread::Params::from(setting), handlers)), None))
             }
             Some(rule) => Ok((rule.policy().context("cannot use this policy")?, None)),
             None => match Halt::measure() {

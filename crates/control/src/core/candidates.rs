@@ -6,7 +6,7 @@
 //! around it can be worth anything. QEMU's rule has a maximum and two factors. dwell_idle has two policies
 //! that learn, for this halt cost, fixed windows up to it, and *never*.
 
-use dwell_policy::iothread::{Release, Revision};
+use dwell_policy::iothread::Revision;
 use dwell_policy::param::{DRIVER_POLICIES, Setting};
 use dwell_policy::{Layer, Nanos};
 use std::collections::HashSet;
@@ -74,8 +74,7 @@ pub(crate) fn candidates(originals: Setting, halt_cost: Nanos, longest: Nanos, r
         Layer::Iothread => {
             add(&[("poll-max-ns", 0)]);
             // From 11.1 on a divisor of 0 stands for the default.
-            let weighted = Release::new(originals.version())
-                .is_ok_and(|release| release.revision() == Revision::Weighted);
+            let weighted = Revision::of(originals.version()) == Ok(Revision::Weighted);
             for max in windows() {
                 for (grow, shrink) in [(2, 0), (2, 2), (2, 4), (4, 0), (4, 2), (8, 0), (8, 2), (16, 2)] {
                     if shrink == 0 && weighted {

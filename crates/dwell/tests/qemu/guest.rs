@@ -3,7 +3,7 @@
 //! The guest and the newer QEMUs come from `.ci/qemu`, in the folder DWELL_QEMU. Whatever a test does, the
 //! QEMU it started ends with it.
 
-use dwell_policy::iothread::{Release as Rules, Revision};
+use dwell_policy::iothread::Revision;
 use dwell_policy::version::Version;
 use dwell_testing::process::Process;
 pub(crate) use dwell_testing::qemu::Release;
@@ -24,7 +24,7 @@ pub(crate) fn revision(release: Release) -> Result<Revision, String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = text.split_once("version ").and_then(|(_, rest)| Version::parse(rest));
     let version = version.ok_or_else(|| format!("QEMU does not tell its version: {text}"))?;
-    Rules::new(version).map(|rules| rules.revision()).map_err(|error| error.to_string())
+    Revision::of(version).map_err(|error| error.to_string())
 }
 
 /// A running QEMU. It ends when this is dropped.

@@ -4,7 +4,7 @@ use crate::guest::{Options, Qemu, Release, TRACE};
 use dwell_capture::{Recorder, Target, Until};
 use dwell_knobs::iothread;
 use dwell_knobs::qmp::{Limits, Monitor};
-use dwell_policy::iothread::{Params, Release as Rules};
+use dwell_policy::iothread::{Params, Revision};
 use dwell_policy::version::Version;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
 use dwell_testing::say;
@@ -61,7 +61,7 @@ fn record(release: Release, max_ns: i64) -> Result<(String, ImportSummary), Stri
     assert_eq!(recorded.status.lost, 0);
     let reader = Reader::from_bytes("waits", bytes).unwrap();
     let log = within(&std::fs::read_to_string(qemu.file("log")).unwrap(), &reader);
-    let revision = Rules::new(Version::parse(&version).unwrap()).unwrap().revision();
+    let revision = Revision::of(Version::parse(&version).unwrap()).unwrap();
     let params = Params { poll_max_ns: max_ns, ..Params::default_for(revision) };
     let with_thread = log.contains('@');
     let options = QemuOptions {

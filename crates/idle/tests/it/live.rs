@@ -3,7 +3,7 @@
 use dwell_idle::halt::Sleep;
 use dwell_idle::policy::Unreported;
 use dwell_idle::policy::catalogue::{Any, Entry, Start, Terms};
-use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
+use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Revision};
 use dwell_idle::policy::trial::Trial;
 use dwell_idle::{Clock, Halt, Idler, Monotonic, Nanos, Policy, Price, Record, Recorder};
 use dwell_recording::{IdleIncludes, Layer, Reader, summary::Summary};
@@ -117,7 +117,6 @@ fn lost_rows_are_counted() {
 #[test]
 fn windows_of_qemu_recorded_live_replay_without_deviation() {
     for revision in Revision::ALL {
-        let release = Release::newest(revision);
         let params = Params::default_for(revision);
         let version = match revision {
             Revision::Global => (9, 2),
@@ -126,7 +125,7 @@ fn windows_of_qemu_recorded_live_replay_without_deviation() {
         };
         let version = dwell_idle::policy::version::Version::new(version.0, version.1);
         let setting = dwell_idle::policy::param::Setting::defaults(Layer::Iothread, version);
-        let aio = Aio::new(release, params, [Handler::new(Kind::Polled); 3]);
+        let aio = Aio::new(revision, params, [Handler::new(Kind::Polled); 3]);
         record_and_replay(revision.name(), aio, Rule::Layer(setting), 50_000);
     }
 }

@@ -145,9 +145,9 @@ impl Rule {
                     .map_or_else(|_| vec![], |rules| rules.iter().map(named).collect())
             }
             Layer::Iothread => {
-                let Ok(release) = iothread::Release::new(version) else { return vec![] };
-                let params = iothread::Params::from(setting).stored(release.revision());
-                vec![match release.revision() {
+                let Ok(revision) = iothread::Revision::of(version) else { return vec![] };
+                let params = iothread::Params::from(setting).stored(revision);
+                vec![match revision {
                     iothread::Revision::Weighted => ("11.1", Rule::Weighted(params)),
                     _ => ("2.9", Rule::Classic(params)),
                 }]

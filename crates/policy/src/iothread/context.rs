@@ -1,6 +1,6 @@
 //! One context, and how it adapts.
 
-use super::{Change, Handler, Params, Release, Revision, adjust, classic, weighted};
+use super::{Change, Handler, Params, Revision, adjust, classic, weighted};
 use crate::{Nanos, Outcome, Policy};
 
 /// QEMU's trace events of a context.
@@ -32,7 +32,7 @@ pub(super) struct Block {
 /// [`Aio::finish`] takes what became of an `aio_poll`, which runs elsewhere.
 #[derive(Clone, Debug)]
 pub struct Aio<H> {
-    pub(super) release: Release,
+    pub(super) revision: Revision,
     pub(super) params: Params,
     /// The context's polling time (ns); stays 0 in the per-handler revision.
     pub(super) poll_ns: i64,
@@ -44,11 +44,11 @@ pub struct Aio<H> {
 impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// A context with freshly registered handlers, none of which is polled yet. Of the handlers in the table only
     /// their kind counts. [Zeros](Params::stored) in the parameters are replaced as the release does.
-    pub fn new(release: Release, params: Params, mut handlers: H) -> Aio<H> {
+    pub fn new(revision: Revision, params: Params, mut handlers: H) -> Aio<H> {
         for handler in handlers.as_mut() {
             *handler = Handler::new(handler.kind);
         }
-        Aio { release, params: params.stored(release.revision()), poll_ns: 0, finished: 0, handlers }
+        Aio { revision, params: params.stored(revision), poll_ns: 0, finished: 0, handlers }
     }
 
     /// The handlers, by number.
@@ -60,7 +60,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// overflow, which means one round.
     #[inline]
     pub fn effective(&self) -> i64 {
-        match self.release.revision() {
+        match self.revision {
             Revision::Global | Revision::Weighted => self.poll_ns,
             Revision::PerHandler => self.polled().map(|handler| handler.ns).fold(0, i64::max),
         }
@@ -95,7 +95,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// Handler `h`, about to be dispatched, if it joins the poll list.
     #[inline]
     pub(super) fn joining(&mut self, h: u32) -> Option<&mut Handler> {
-        let joins = self.polling() || self.release.revision() != Revision::Weighted;
+        let joins = self.polling() || self.revision != Revision::Weighted;
         self.handler(h).filter(|node| joins && node.kind.can_poll() && !node.in_poll)
     }
 
@@ -107,7 +107,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// Where the global revision adapts: after the wait, before anything is dispatched.
     #[inline]
     pub(super) fn adapt_after_wait(&mut self, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.revision() == Revision::Global && self.polling() {
+        if self.revision == Revision::Global && self.polling() {
             let change = classic(self.poll_ns, block.ns, &self.params);
             self.adapt_context(change, sink);
         }
@@ -116,10 +116,10 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// Where the per-handler revision adapts, and the weighted one notes who was active: after each dispatch.
     #[inline]
     pub(super) fn adapt_after_dispatch(&mut self, h: u32, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.revision() == Revision::Global || !self.polling() {
+        if self.revision == Revision::Global || !self.polling() {
             return;
         }
-        let weighted = self.release.revision() == Revision::Weighted;
+        let weighted = self.revision == Revision::Weighted;
         let params = self.params;
         let Some(node) = self.handler(h).filter(|node| node.in_poll) else { return };
         if weighted {
@@ -133,7 +133,7 @@ impl<H: AsRef<[Handler]> + AsMut<[Handler]>> Aio<H> {
     /// Where the weighted revision adapts: when all is dispatched.
     #[inline]
     pub(super) fn adapt_at_end(&mut self, block: Block, sink: &mut impl FnMut(Event)) {
-        if self.release.revision() != Revision::Weighted || !self.polling() {
+        if self.revision != Revision::Weighted || !self.polling() {
             return;
         }
         let mut best = -1;

@@ -73,7 +73,7 @@
 mod context;
 mod handler;
 mod params;
-mod release;
+mod revision;
 mod rules;
 
 #[cfg(test)]
@@ -84,5 +84,5 @@ pub use handler::{Handler, Kind};
 pub use params::{
     DEFAULT_POLL_GROW, DEFAULT_POLL_MAX_NS, DEFAULT_POLL_SHRINK, DEFAULT_POLL_WEIGHT, Params, Property,
 };
-pub use release::{Release, Revision};
+pub use revision::Revision;
 pub use rules::{Change, ChangeKind, FIRST_GROWTH_NS, adjust, classic, weighted};

@@ -22,48 +22,23 @@ crate::named! {
     pub fn from_name
 }
 
-/// What a QEMU release does: its revision.
-///
-/// Made from a [`Version`]. A patch level makes no difference: 7.2.22 counts as 7.2.0, and a development snapshot
-/// `x.y.50` as `x.y`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Release {
-    /// The rule of adaptation.
-    revision: Revision,
-}
-
-impl Release {
-    /// What this version of QEMU does; an error for versions before 2.9 and after 11.1.
-    pub const fn new(version: Version) -> Result<Release, UnknownVersion> {
+impl Revision {
+    /// That of a version of QEMU; an error for versions before 2.9 and after 11.1. A patch level makes no difference: 7.2.22
+    /// counts as 7.2.0, and a development snapshot `x.y.50` as `x.y`.
+    ///
+    /// # Errors
+    /// [`UnknownVersion`].
+    pub const fn of(version: Version) -> Result<Revision, UnknownVersion> {
         if !version.at_least(2, 9) || version.at_least(11, 2) {
             return Err(UnknownVersion { of: "QEMU", known: "2.9 to 11.1" });
         }
-        let revision = if version.at_least(11, 1) {
+        Ok(if version.at_least(11, 1) {
             Revision::Weighted
         } else if version.at_least(10, 0) {
             Revision::PerHandler
         } else {
             Revision::Global
-        };
-        Ok(Release { revision })
-    }
-
-    /// The newest release of a revision: what is meant where only the revision is known.
-    pub const fn newest(revision: Revision) -> Release {
-        Release { revision }
-    }
-
-    /// The rule by which this release adapts.
-    pub const fn revision(self) -> Revision {
-        self.revision
-    }
-}
-
-impl TryFrom<Version> for Release {
-    type Error = UnknownVersion;
-
-    fn try_from(version: Version) -> Result<Release, UnknownVersion> {
-        Release::new(version)
+        })
     }
 }
 
@@ -71,8 +46,8 @@ impl TryFrom<Version> for Release {
 mod tests {
     use super::*;
 
-    fn release(text: &str) -> Result<Release, UnknownVersion> {
-        Release::new(Version::parse(text).unwrap())
+    fn revision_of(text: &str) -> Result<Revision, UnknownVersion> {
+        Revision::of(Version::parse(text).unwrap())
     }
 
     #[test]
@@ -83,9 +58,8 @@ mod tests {
             (Revision::Weighted, &["11.1.0-rc2", "11.1", "11.1.3"]),
         ] {
             for text in texts {
-                assert_eq!(release(text).unwrap().revision(), revision, "{text}");
+                assert_eq!(revision_of(text), Ok(revision), "{text}");
             }
-            assert_eq!(Release::newest(revision).revision(), revision);
             assert_eq!(Revision::from_name(revision.name()), Some(revision));
         }
     }
@@ -93,7 +67,7 @@ mod tests {
     #[test]
     fn versions_before_the_first_and_after_the_last_known_are_refused() {
         for text in ["1.7", "2.8.1", "11.2", "12.0"] {
-            assert_eq!(release(text), Err(UnknownVersion { of: "QEMU", known: "2.9 to 11.1" }), "{text}");
+            assert_eq!(revision_of(text), Err(UnknownVersion { of: "QEMU", known: "2.9 to 11.1" }), "{text}");
         }
     }
 }

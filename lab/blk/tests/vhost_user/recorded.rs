@@ -5,7 +5,7 @@ use dwell_blk::driver::{Driver, Setup};
 use dwell_blk::{Disk, Options, Shape, Worker, serve};
 use dwell_idle::Recorder;
 use dwell_policy::catalogue::Any;
-use dwell_policy::iothread::{Aio, Handler, Kind, Params, Release, Revision};
+use dwell_policy::iothread::{Aio, Handler, Kind, Params, Revision};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Unreported, version::Version};
 use dwell_recording::Reader;
@@ -87,9 +87,8 @@ fn decisions_of_the_device_replay_without_deviation() {
     replays_without_deviation("leader", learner.policy().unwrap(), learner);
     // The doorbell, the completions and the queue are its handlers.
     let version = Version::new(11, 1);
-    let release = Release::newest(Revision::Weighted);
     let handlers = vec![Handler::new(Kind::Polled); 3];
-    let aio = Aio::new(release, Params::default_for(Revision::Weighted), handlers);
+    let aio = Aio::new(Revision::Weighted, Params::default_for(Revision::Weighted), handlers);
     let rule = Rule::Layer(Setting::defaults(Layer::Iothread, version));
     replays_without_deviation("aio@11.1", Any::other(aio), rule);
 }

@@ -3,7 +3,7 @@
 extern crate std;
 
 use super::super::context::{Aio, Block, Event};
-use super::super::{Handler, Kind, Params, Release, Revision};
+use super::super::{Handler, Kind, Params, Revision};
 use crate::version::Version;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -163,7 +163,7 @@ impl Aio<Vec<Handler>> {
     /// Sets the parameters and forgets what was learnt, as any write to a property of a running `iothread` does.
     /// Handlers stay on the poll list.
     pub(super) fn set_params(&mut self, params: Params) {
-        self.params = params.stored(self.release.revision());
+        self.params = params.stored(self.revision);
         self.poll_ns = 0;
         for handler in &mut self.handlers {
             handler.ns = 0;
@@ -190,7 +190,7 @@ impl Aio<Vec<Handler>> {
 impl Context {
     pub(super) fn new(version: Version, params: Params, handlers: Vec<Handler>) -> Context {
         let marks = std::vec![Mark::default(); handlers.len()];
-        let aio = Aio::new(Release::new(version).unwrap(), params, handlers);
+        let aio = Aio::new(Revision::of(version).unwrap(), params, handlers);
         let (release, poll_list, ready_list) = (Differences::of(version), Vec::new(), VecDeque::new());
         Context { aio, release, started: false, poll_list, ready_list, marks }
     }
@@ -203,7 +203,7 @@ impl Context {
     }
 
     fn revision(&self) -> Revision {
-        self.aio.release.revision()
+        self.aio.revision
     }
 
     /// To the head of the poll list.
@@ -742,7 +742,7 @@ fn the_notifier_ends_polling_but_is_no_progress() {
 fn with_polling_off_handlers_join_the_list_before_11_1_only() {
     for (version, joins) in [((9, 2), true), ((11, 0), true), ((11, 1), false)] {
         let at = Version::new(version.0, version.1);
-        let params = Params { poll_max_ns: 0, ..Params::default_for(Release::new(at).unwrap().revision()) };
+        let params = Params { poll_max_ns: 0, ..Params::default_for(Revision::of(at).unwrap()) };
         let mut aio = Context::new(at, params, VIRTIO.map(Handler::new).into());
         let mut env = Script::new(Monitor::Poll);
         env.fd_ready = std::vec![0];

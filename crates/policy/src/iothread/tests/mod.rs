@@ -6,7 +6,7 @@ mod vectors;
 
 extern crate std;
 
-use super::{Aio, ChangeKind, Event, Handler, Kind, Params, Release, Revision};
+use super::{Aio, ChangeKind, Event, Handler, Kind, Params, Revision};
 use crate::{Nanos, Outcome, Policy};
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -181,7 +181,7 @@ proptest! {
         ops in prop::collection::vec(op(), 0..64),
     ) {
         let handlers: Vec<Handler> = kinds.iter().copied().map(Handler::new).collect();
-        let mut aio = Aio::new(Release::newest(revision), params, handlers);
+        let mut aio = Aio::new(revision, params, handlers);
         let mut oracle = Oracle {
             revision,
             params: params.stored(revision),
@@ -243,7 +243,7 @@ proptest! {
         params in setting(),
         idles in prop::collection::vec(any::<u64>(), 0..64),
     ) {
-        let new = || Aio::new(Release::newest(revision), params, [Handler::new(Kind::Polled); 2]);
+        let new = || Aio::new(revision, params, [Handler::new(Kind::Polled); 2]);
         let (mut named, mut unnamed) = (new(), new());
         for idle in idles.into_iter().map(Nanos) {
             prop_assert_eq!(named.window(), unnamed.window());

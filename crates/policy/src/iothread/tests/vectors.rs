@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::super::{Aio, ChangeKind, Event, Handler, Kind, Params, Release, Revision};
+use super::super::{Aio, ChangeKind, Event, Handler, Kind, Params, Revision};
 use super::aio_poll::{self, Context, Env, Monitor, Via};
 use crate::version::Version;
 use serde::de::DeserializeOwned;
@@ -58,8 +58,8 @@ fn check(case: &Value) -> Result<usize, String> {
     let mut steps = 0;
     for text in &versions {
         let version = Version::parse(text).ok_or(format!("QEMU {text:?}: not a version"))?;
-        let release = Release::new(version).map_err(|e| format!("QEMU {text}: {e}"))?;
-        expect(&format!("QEMU {text}: revision"), &release.revision(), &revision)?;
+        let found = Revision::of(version).map_err(|e| format!("QEMU {text}: {e}"))?;
+        expect(&format!("QEMU {text}: revision"), &found, &revision)?;
         steps = run(version).map_err(|e| format!("QEMU {text}: {e}"))?;
     }
     Ok(steps)
@@ -186,14 +186,14 @@ struct UnitState {
 
 impl Unit {
     fn check(&self, version: Version, params: Params, kinds: &[Kind]) -> Result<usize, String> {
-        let release = Release::new(version).unwrap();
-        let mut aio = Aio::new(release, params, table(kinds));
+        let revision = Revision::of(version).unwrap();
+        let mut aio = Aio::new(revision, params, table(kinds));
         let mut expected = self.expect.iter();
         for (index, step) in self.steps.iter().enumerate() {
             match *step {
                 Step::Set { poll_max_ns, poll_grow, poll_shrink, poll_weight } => {
                     let setting = Setting { poll_max_ns, poll_grow, poll_shrink, poll_weight };
-                    aio.set_params(setting.params(release.revision())?);
+                    aio.set_params(setting.params(revision)?);
                 }
                 Step::Rereg { h } if h as usize >= kinds.len() => return Err(format!("no handler {h}")),
                 Step::Rereg { h } => aio.reregister(h),
@@ -204,7 +204,7 @@ impl Unit {
                     let expected = expected.next().ok_or("more steps than expectations")?;
                     let mut expected_trace = expected.trace.clone();
                     expected_trace.sort_unstable();
-                    let per_handler = release.revision() != Revision::Global;
+                    let per_handler = revision != Revision::Global;
                     let what = |field: &str| format!("step {index}: {field}");
                     expect(&what("poll_ns"), &aio.effective(), &expected.poll_ns)?;
                     expect(&what("h"), &per_handler.then(|| ns_of(aio.handlers())), &expected.h)?;
@@ -273,7 +273,7 @@ impl LoopState {
     fn after(t: i64, context: &Context, world: &mut World) -> Result<LoopState, String> {
         let aio = &context.aio;
         let (notifier, handlers) = aio.handlers().split_last().ok_or("no handlers")?;
-        let per_handler = aio.release.revision() != Revision::Global;
+        let per_handler = aio.revision != Revision::Global;
         Ok(LoopState {
             t,
             wait: world.waited,

@@ -1,5 +1,5 @@
 use super::{Imported, import};
-use dwell_policy::iothread::{Aio, Event, Handler, Kind, Params, Release, Revision};
+use dwell_policy::iothread::{Aio, Event, Handler, Kind, Params, Revision};
 use dwell_policy::version::Version;
 use dwell_recording::{
     Clock, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, TimeRecorded, WakeCause, Writer,
@@ -191,8 +191,8 @@ fn the_waits_of_something_else_are_refused() {
 /// The trace of a context that lives through these block times \[us\], one `aio_poll` each, as QEMU would write it; and
 /// the waits that a recorder of its thread would have seen.
 fn written(version: Version, params: Params, blocks_us: &[u32]) -> (String, Vec<(u64, u64)>, u64) {
-    let release = Release::new(version).unwrap();
-    let mut aio = Aio::new(release, params, [Handler::new(Kind::Polled)]);
+    let revision = Revision::of(version).unwrap();
+    let mut aio = Aio::new(revision, params, [Handler::new(Kind::Polled)]);
     let (mut text, mut waits, mut decisions) = (String::new(), vec![(0, 1)], 0);
     let mut now = 1_000_000u64;
     for &block in blocks_us {
@@ -234,7 +234,7 @@ proptest! {
         blocks in prop::collection::vec(1u32..400, 1..100),
     ) {
         let version = Version::new(version.0, version.1);
-        let revision = Release::new(version).unwrap().revision();
+        let revision = Revision::of(version).unwrap();
         let params = Params { poll_max_ns: max_us * 1_000, poll_grow: grow, poll_shrink: shrink, poll_weight: 3 };
         let params = params.stored(revision);
         let (text, waits, traced) = written(version, params, &blocks);
