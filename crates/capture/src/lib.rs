@@ -1,7 +1,7 @@
 //! Live capture: tracepoints through perf ring buffers, into recordings.
 //!
-//! The way of the data: the kernel writes samples into one ring buffer a CPU ([`perf`]), or BPF programs
-//! write them into one for all ([`bpf`]); they are read out by the offsets of the running kernel
+//! The way of the data: the kernel ([`perf`]) or BPF programs ([`bpf`]) write samples into a ring buffer for each
+//! CPU; they are read out by the offsets of the running kernel
 //! ([`format`](mod@format), [`decode`]), put in order of time and paired to episodes by the crate
 //! `dwell-trace`, and written by a thread of its own ([`record`]).
 //!

@@ -36,8 +36,8 @@ mod of_this_cpu {
         Nanos(times_ns.min().map_or(1, |ns| u64::try_from(ns).unwrap_or(u64::MAX).max(1)))
     }
 
-    /// So many pauses, which is not 0, with a look at memory before each. They are instructions here, as a loop of Rust
-    /// takes half as long again where it is compiled without optimisation, which depends on the profile.
+    /// `count` pauses (at least 1), with a load from memory before each. In assembly, as a loop in Rust takes half as long
+    /// again where the profile compiles it without optimisation.
     fn pauses(count: u32) {
         let task = 0u32;
         // SAFETY: it reads `task`, which lives, and writes no memory and no register but that of `count`.
@@ -72,7 +72,7 @@ mod tests {
         u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// That it was compiled without optimisation once made each pause of the loop 10 ns longer.
+    /// A loop in Rust, compiled without optimisation, once made each pause 10 ns longer.
     #[test]
     fn a_step_is_two_hundred_pauses_and_little_between_them() {
         // The shortest of many: other work on the machine makes a time longer, and none shorter.

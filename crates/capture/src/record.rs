@@ -393,7 +393,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.counters.iter_mut().for_each(KvmCounters::read);
         let end_ns = now_ns();
         round.end_ns = Some(end_ns);
-        // What follows is of the time recorded, and takes some more.
+        // The time that it takes to end is not recorded.
         round.status.elapsed = Duration::from_nanos(end_ns.saturating_sub(start_ns));
         self.trace.disable().map_err(io("switch off"))?;
         self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns });

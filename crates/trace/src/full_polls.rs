@@ -28,9 +28,9 @@ impl FullPolls {
         }
     }
 
-    /// The step \[ns\] that these lengths show, if it is near `about_ns`: of those from a sixth below to a 32nd above, as
-    /// a thread takes longer rather than shorter, the one under which the medians of all windows differ least from what
-    /// they are to be. Of several the nearest.
+    /// The step \[ns\] under which the medians of all windows differ least from [`poll_end_ns`], of the steps from a sixth
+    /// below `about_ns` to a 32nd above: what a thread has measured is too long more often than too short. Of several the
+    /// nearest; `None` where no step fits.
     pub(crate) fn step_ns(&self, about_ns: u64) -> Option<u64> {
         let medians: Vec<(u64, u64)> = self
             .0
@@ -42,11 +42,11 @@ impl FullPolls {
         let found = steps
             .step_by(usize::try_from(about_ns / 5000).unwrap_or(usize::MAX).max(1))
             .filter_map(|step_ns| Some((misfit_ns(&medians, step_ns)?, step_ns)));
-        // What is as good within a hundredth of a step is as likely.
+        // Differences below a hundredth of a step are noise.
         let found = found.map(|(misfit_ns, step_ns)| (misfit_ns / (about_ns / 100).max(1), step_ns));
         let (misfit, step_ns) =
             found.min_by_key(|(misfit, step_ns)| (*misfit, step_ns.abs_diff(about_ns)))?;
-        // More than a tenth of a step: they end by something else.
+        // Where they differ by more than a tenth of a step, something else has ended the polls.
         (misfit <= 10).then_some(step_ns)
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_polls_or_such_as_end_otherwise_show_nothing() {
+    fn too_few_polls_and_polls_of_other_lengths_show_no_step() {
         assert_eq!(FullPolls::default().step_ns(5_000), None);
         let mut few = FullPolls::default();
         (1..ENOUGH).for_each(|_| few.add(50_000, 54_681));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     proptest! {
-        /// Under the step that is found the polls are as long as they were, within a tenth of a step.
+        /// Under the step that is found no poll is longer or shorter than it was by a step.
         #[test]
         fn the_step_found_gives_the_lengths(
             windows in prop::collection::btree_set(1_000u32..400_000, 1..6),

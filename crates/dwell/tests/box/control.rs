@@ -167,7 +167,7 @@ fn cost_of_vm(ran: &Ran, phase: &str, vm: &str) -> f64 {
 
 /// One VM under two loads one after the other, then two VMs with one load each, under the defaults and under control.
 pub(crate) fn the_host_layer_is_controlled(test: &str) -> Result<(), String> {
-    // How long the loads run before they are counted that only the long form judges.
+    // The loads that only the long form judges run for so many seconds before they are counted.
     let script = format!("judged={}\n{HOST}", if crate::is_long() { 12 } else { 1 });
     let job = Job {
         options: &VIRTUAL_TIME,
