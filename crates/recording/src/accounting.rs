@@ -43,13 +43,9 @@ pub struct Outcome {
 
 impl Outcome {
     /// From what a recording has of an episode, by the table of the [module](self).
-    pub fn of(idle_ns: u64, window_ns: Option<u64>, halted: Option<bool>, alone_ns: Option<u64>) -> Outcome {
-        Outcome::in_steps(idle_ns, window_ns, halted, alone_ns, 0)
-    }
-
-    /// The same of a guest that takes `poll_step_ns` from one look at the clock to the next, if that is not 0: its poll
-    /// ends at the first one after the window.
-    pub fn in_steps(
+    /// `poll_step_ns` is how long a guest takes from one look at the clock to the next, at the first of which after the
+    /// window its poll ends; 0: a poll ends with its window.
+    pub fn of(
         idle_ns: u64,
         window_ns: Option<u64>,
         halted: Option<bool>,
@@ -71,7 +67,7 @@ impl Outcome {
     /// Of row `row` of a chunk that was read with [`COLUMNS`].
     pub fn of_row(chunk: &Chunk, row: usize) -> Outcome {
         let known = |column: &[Option<u64>]| column.get(row).copied().flatten();
-        Outcome::in_steps(
+        Outcome::of(
             chunk.idle_ns.get(row).copied().unwrap_or(0),
             known(&chunk.window_ns),
             chunk.halted.get(row).copied().flatten(),
@@ -219,7 +215,7 @@ mod tests {
     #[test]
     fn a_guest_polls_to_the_first_look_after_its_window() {
         let of = |idle_ns, window_ns| {
-            let outcome = Outcome::in_steps(idle_ns, Some(window_ns), None, None, 30);
+            let outcome = Outcome::of(idle_ns, Some(window_ns), None, None, 30);
             (outcome.halted, outcome.polled_ns)
         };
         assert_eq!(of(80, 70), (Some(false), Some(80)));
@@ -268,7 +264,7 @@ mod tests {
             (Some(100), None, Some(99), (Some(true), Some(true), Some(99))),
             (None, None, Some(0), (None, None, None)),
         ] {
-            let outcome = Outcome::of(100, window, halted, alone);
+            let outcome = Outcome::of(100, window, halted, alone, 0);
             let found = (outcome.halted, outcome.poll, outcome.polled_ns);
             assert_eq!(found, wanted, "{window:?} {halted:?} {alone:?}");
         }
@@ -279,7 +275,7 @@ mod tests {
         let mut account = Account::default();
         for (window, halted) in [(None, None), (None, Some(true)), (Some(50), Some(true)), (Some(200), None)]
         {
-            account.add(Outcome::of(100, window, halted, None));
+            account.add(Outcome::of(100, window, halted, None, 0));
         }
         let wanted = Account {
             episodes: 4,

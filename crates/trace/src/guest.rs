@@ -221,6 +221,11 @@ struct Held {
 }
 
 impl Held {
+    /// How long the poll was that ended it \[ns\].
+    fn polled_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.idle.state_ns)
+    }
+
     /// Whether the window of its poll ran out, seen from the state that follows at `time_ns` and polls or halts: idling
     /// goes on.
     fn ran_out(&self, time_ns: u64, polls: bool) -> bool {
@@ -228,8 +233,7 @@ impl Held {
         if self.idle.halted != Some(false) || time_ns.saturating_sub(self.end_ns) > patience_ns {
             return false;
         }
-        let polled_ns = self.end_ns.saturating_sub(self.idle.state_ns);
-        let whole_window = self.idle.window_ns.map(|window_ns| polled_ns >= window_ns.into());
+        let whole_window = self.idle.window_ns.map(|window_ns| self.polled_ns() >= window_ns.into());
         match (self.episode.wake_latency_ns, whole_window) {
             (None, Some(false)) => !polls,
             (None, _) => true,
@@ -292,8 +296,7 @@ impl GuestPairing {
             if held.ran_out(time_ns, polls == Some(true)) {
                 idle = Idle { halted: idle.halted, state_ns: time_ns, interrupts: 0, ..held.idle };
                 if idle.halted == Some(true) {
-                    let polled_ns = held.end_ns.saturating_sub(held.idle.state_ns);
-                    full_poll = held.idle.window_ns.map(|window_ns| (window_ns, polled_ns));
+                    full_poll = held.idle.window_ns.map(|window_ns| (window_ns, held.polled_ns()));
                     idle.ran_out_after_ns = Some(held.end_ns.saturating_sub(idle.start_ns));
                 }
             } else {

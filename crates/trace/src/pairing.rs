@@ -45,9 +45,9 @@ impl PairedEpisode {
         }
     }
 
-    /// How it went; `poll_step_ns` as in [`Outcome::in_steps`].
+    /// How it went; `poll_step_ns` as in [`Outcome::of`].
     pub fn outcome(&self, poll_step_ns: u64) -> Outcome {
-        Outcome::in_steps(self.idle_ns, self.window_ns, self.halted, self.alone_ns, poll_step_ns)
+        Outcome::of(self.idle_ns, self.window_ns, self.halted, self.alone_ns, poll_step_ns)
     }
 }
 

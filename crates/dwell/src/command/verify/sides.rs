@@ -1,7 +1,7 @@
 //! Measures one block: a recording of CPUs or vCPUs, or the counters of a thread, and the work done meanwhile.
 
 use super::record::{RecordArgs, target};
-use super::watch::Watch;
+use super::watch::Watched;
 use super::work::{Counters, WorkArgs};
 use crate::command::iothread::kernel_thread;
 use crate::command::iothread::turn::{Reading, Turn};
@@ -10,11 +10,10 @@ use dwell_capture::{Recorder, Until};
 use dwell_knobs::change::Side;
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
-use dwell_knobs::verification::{Figure, NEGLIGIBLE_NS_PER_S, Unit, promised};
+use dwell_knobs::verification::{Figure, Unit, promised};
 use dwell_machine::Writable;
 use dwell_machine::threads::Thread;
 use dwell_policy::{Layer, Owner};
-use dwell_recording::accounting::Account;
 use dwell_stats::Block;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -125,11 +124,17 @@ impl Sides {
     ) -> anyhow::Result<Block> {
         self.blocks += 1;
         for attempt in 0.. {
-            let (block, stale) = match &self.measured {
+            let (block, stale) = match &mut self.measured {
                 Source::Thread { thread, socket } => {
-                    (self.of_thread(machine, *thread, socket, length)?, false)
+                    let (thread, socket) = (*thread, socket.clone());
+                    (self.of_thread(machine, thread, &socket, length)?, false)
                 }
-                Source::Recorder(_) => self.recorded(side, length, stop)?,
+                Source::Recorder(recorder) => {
+                    let longest_ns = self.longest_window_ns[usize::from(side == Side::After)];
+                    let until = Until { duration: Some(length), stop };
+                    let watched = Watched::of(recorder, &self.counters, longest_ns, &until)?;
+                    (self.recorded(&watched), watched.stale)
+                }
             };
             if !stale {
                 return Ok(block);
@@ -142,31 +147,16 @@ impl Sides {
         unreachable!("a block is measured a few times at most")
     }
 
-    /// What the recorder shows, and whether longer windows are in it than the side allows.
-    fn recorded(&mut self, side: Side, length: Duration, stop: &AtomicBool) -> anyhow::Result<(Block, bool)> {
-        let Source::Recorder(recorder) = &mut self.measured else { unreachable!("a thread has no recorder") };
-        let longest_ns = self.longest_window_ns[usize::from(side == Side::After)];
-        let poll_step_ns = recorder.metadata().poll_step_ns().unwrap_or(0);
-        let mut watch = Watch::new(poll_step_ns, longest_ns, || self.counters.read());
-        let status = recorder.watch(&Until { duration: Some(length), stop }, &mut watch)?;
-        let (account, stale_ns) = (watch.account, watch.stale_ns);
-        let rates =
-            watch.ends.both()?.map(|[begin, end]| end.rates_since(&begin).collect()).unwrap_or_default();
-        // It counts them over all blocks.
-        self.lost = status.lost;
+    fn recorded(&mut self, watched: &Watched) -> Block {
+        let Watched { account, seconds, rates, lost, .. } = watched;
+        self.lost = *lost;
         self.shows_polls |= account.polls > 0;
-        let seconds = status.elapsed.as_secs_f64();
-        let stale = stale_ns as f64 / seconds > NEGLIGIBLE_NS_PER_S;
-        Ok((self.figures(&account, seconds, rates), stale))
-    }
-
-    fn figures(&self, account: &Account, seconds: f64, rates: Vec<(Unit, f64)>) -> Block {
         let polled_ns = account.polled_ns as f64;
         let halts = account.halts_at_most() as f64;
         let wakeups = (Unit::Wakeup, account.episodes as f64 / seconds);
         self.with_work(
             [(polled_ns + halts * self.halt_cost_ns) / seconds, polled_ns / seconds, halts / seconds],
-            rates.into_iter().chain([wakeups]),
+            rates.iter().copied().chain([wakeups]),
         )
     }
 

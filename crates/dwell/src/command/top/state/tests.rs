@@ -2,7 +2,7 @@ use super::*;
 use dwell_recording::accounting::Outcome;
 
 pub(crate) fn seen(idler: &str, idle_ns: u64, window_ns: Option<u64>) -> Seen {
-    Seen { idler: idler.into(), window_ns, outcome: Outcome::of(idle_ns, window_ns, None, None) }
+    Seen { idler: idler.into(), window_ns, outcome: Outcome::of(idle_ns, window_ns, None, None, 0) }
 }
 
 fn batch(episodes: Vec<Seen>) -> Batch {
