@@ -100,9 +100,9 @@ pub fn text(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Prints a line on stderr, harmless to the terminal.
+/// Prints a line on stderr, harmless to the terminal. Nothing ends because nobody reads it any more.
 pub fn note(text: &str) {
-    eprintln!("{}", harmless::line(text));
+    let _ = writeln!(io::stderr(), "{}", harmless::line(text));
 }
 
 /// Prints a sentence on stderr, in lines that fit.

@@ -1,5 +1,6 @@
 //! Progress of long work on stderr: a live line on a terminal, plain lines elsewhere.
 
+use crate::output::note;
 use dwell_stats::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::io::{self, IsTerminal};
@@ -45,7 +46,7 @@ impl Live {
                 line.set_message(words.to_owned());
                 line.tick();
             }
-            None => eprintln!("{words}"),
+            None => note(words),
         }
         self.shown_at = Some(Instant::now());
     }

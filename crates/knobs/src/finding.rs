@@ -197,12 +197,20 @@ pub static TABLE: &[Row] = &[
         when: |facts| {
             asked(facts, |facts, wanted, param| {
                 let known = facts.kernel.version.is_none_or(|version| param.exists_in(version));
-                (known && is_of(wanted) && accepted(param, &wanted.value).is_none())
-                    .then(|| format!("the kernel takes {} to {} and keeps what it has", param.min, param.max))
+                (known && is_of(wanted) && accepted(param, &wanted.value).is_none()).then(|| {
+                    let then = match wanted.reader {
+                        Reader::Modprobe => "the module does not load with it",
+                        Reader::Kernel => {
+                            "a module does not load with it, and one that is built in keeps its default"
+                        }
+                        _ => "the write is refused and the value stays",
+                    };
+                    format!("the kernel takes {} to {}; {then}", param.min, param.max)
+                })
             })
         },
         what: "{by} asks for {name}={value}, which the kernel refuses: {now}",
-        why: "{why}; a module does not load with such an option",
+        why: "{why}",
         remedy: "write a number in this range; 0 means {zero}",
     },
     Row {

@@ -46,7 +46,7 @@ impl IoThread {
     }
 
     /// The value that QEMU keeps after `property` is set to `value`.
-    fn stored(&self, property: &str, value: i64) -> i64 {
+    pub fn stored(&self, property: &str, value: i64) -> i64 {
         match Property::from_name(property) {
             Some(known) if self.is_weighted() && value == 0 && known != Property::PollMaxNs => {
                 Params::default_for(Revision::Weighted).get(known)
@@ -103,106 +103,11 @@ pub enum IothreadError {
     /// A property is to be set twice.
     #[error("{property} is given twice")]
     Twice { property: String },
-    /// Setting failed, and the values set before it were restored.
-    #[error("cannot set {property} of iothread `{id}` to {value}; all values are as before")]
-    Set { id: ObjectId, property: String, value: i64, source: Box<IothreadError> },
-    /// Setting failed, and the values set before it could not be restored.
-    #[error("cannot set {property} of iothread `{id}` to {value}, nor restore {}", .left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
-    Stuck {
-        id: ObjectId,
-        property: String,
-        value: i64,
-        /// What is not as it was.
-        left: Vec<Change>,
-        source: Box<IothreadError>,
-    },
-    /// QEMU kept another value than the one it took.
-    #[error("QEMU accepted {property} = {value} but keeps {kept}")]
-    ReadBack { property: String, value: i64, kept: i64 },
 }
 
-/// A value that is to be set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Change {
-    pub property: String,
-    pub from: i64,
-    /// What is to be there.
-    pub to: i64,
-}
-
-impl Change {
-    fn reversed(&self) -> Change {
-        Change { property: self.property.clone(), from: self.to, to: self.from }
-    }
-}
-
-impl std::fmt::Display for Change {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} -> {}", self.property, self.from, self.to)
-    }
-}
-
-/// What setting an I/O thread would write.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Plan {
-    pub id: ObjectId,
-    /// What would be written, in this order.
-    pub changes: Vec<Change>,
-    /// What is there already.
-    pub unchanged: Vec<String>,
-}
-
-impl Plan {
-    /// The same as a plan that [`change`](crate::change) checks, puts into the journal, applies and reverts.
-    ///
-    /// # Errors
-    /// [`IothreadError::Value`] for a value that QEMU does not take, [`IothreadError::Unknown`] for a
-    /// property that is not known to be one of numbers only.
-    pub fn journaled(
-        &self,
-        thread: &IoThread,
-        version: &str,
-        target: IothreadTarget,
-    ) -> Result<plan::Plan, IothreadError> {
-        let mut present = Setting::defaults(Layer::Iothread, release(version)?);
-        for (name, value) in &thread.properties {
-            // What this version does not have, its QEMU does not report.
-            let _ = present.set(name, *value);
-        }
-        let mut wanted = present;
-        let mut others = vec![];
-        for Change { property, from, to } in &self.changes {
-            let value = |why: String| IothreadError::Value { property: property.clone(), value: *to, why };
-            if OTHER_PROPERTIES.contains(&property.as_str()) {
-                if *to < 0 {
-                    return Err(value("it is negative".to_owned()));
-                }
-                others.push(plan::Write {
-                    knob: property.clone(),
-                    place: target.place(property),
-                    from: *from,
-                    to: *to,
-                    then_wait_ms: 0,
-                    why: None,
-                });
-            } else if Property::from_name(property).is_some() {
-                wanted.set(property, *to).map_err(|error| value(error.to_string()))?;
-            } else {
-                return Err(IothreadError::Unknown { property: property.clone() });
-            }
-        }
-        let mut plan = plan::Plan::by_hand(present, wanted, Some(target));
-        plan.writes.extend(others);
-        Ok(plan)
-    }
-
-    /// The commands that it would send.
-    pub fn commands(&self) -> Vec<String> {
-        let command = |change: &Change| {
-            json!({ "execute": "qom-set", "arguments": arguments(&self.id, &change.property, Some(change.to)) }).to_string()
-        };
-        self.changes.iter().map(command).collect()
-    }
+/// The command that sets a property, as QMP has it.
+pub fn command(id: &str, property: &str, value: i64) -> String {
+    json!({ "execute": "qom-set", "arguments": arguments(id, property, Some(value)) }).to_string()
 }
 
 fn arguments(id: &str, property: &str, value: Option<i64>) -> Value {
@@ -247,13 +152,15 @@ pub fn present(
 }
 
 impl IothreadError {
-    /// Whether no process serves the socket any more.
+    /// Whether no process serves the socket any more, or it has no such object.
     pub fn is_gone(&self) -> bool {
-        matches!(
-            self,
-            IothreadError::Qmp(QmpError::Connect { source, .. })
-                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-        )
+        match self {
+            IothreadError::Qmp(QmpError::Connect { source, .. }) => {
+                matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+            }
+            IothreadError::Qmp(QmpError::Refused { class, .. }) => class == "DeviceNotFound",
+            _ => false,
+        }
     }
 }
 
@@ -379,16 +286,20 @@ pub fn get(monitor: &mut Monitor, id: &str, property: &str) -> Result<i64, Iothr
     answer.as_i64().ok_or_else(|| answer_error("qom-get", "a whole number", &answer))
 }
 
-/// What would have to be written so that the thread has these values: each at most once, and none that it has.
+/// A plan by which the thread has these values, to be checked, journaled, applied and reverted as any other: each is written
+/// at most once, and none that it has.
 ///
 /// # Errors
-/// With QEMU's words if the thread has no such property; if one is given twice.
+/// With QEMU's words if the thread has no such property; if one is given twice, has a value that QEMU does not take, or is not
+/// known to be one of numbers only.
 pub fn plan(
     monitor: &mut Monitor,
     thread: &IoThread,
     wanted: &[(String, i64)],
-) -> Result<Plan, IothreadError> {
-    let mut plan = Plan { id: thread.id.clone(), changes: vec![], unchanged: vec![] };
+    target: IothreadTarget,
+) -> Result<plan::Plan, IothreadError> {
+    let present = setting(thread, &monitor.greeting().version)?;
+    let (mut to_be, mut others) = (present, vec![]);
     for (index, (property, value)) in wanted.iter().enumerate() {
         if wanted.iter().take(index).any(|(other, _)| other == property) {
             return Err(IothreadError::Twice { property: property.clone() });
@@ -398,52 +309,25 @@ pub fn plan(
             None => get(monitor, &thread.id, property)?,
         };
         let to = thread.stored(property, *value);
+        let wrong = |why: String| IothreadError::Value { property: property.clone(), value: to, why };
         if from == to {
-            plan.unchanged.push(property.clone());
-        } else {
-            plan.changes.push(Change { property: property.clone(), from, to });
+            continue;
         }
-    }
-    Ok(plan)
-}
-
-/// Writes what the plan says and reads each value back. If one cannot be set, those before it are restored.
-///
-/// # Errors
-/// [`IothreadError::Set`] if everything is as it was, [`IothreadError::Stuck`] if it could not be restored.
-pub fn apply(monitor: &mut Monitor, plan: &Plan) -> Result<(), IothreadError> {
-    for (done, change) in plan.changes.iter().enumerate() {
-        let Err(source) = set(monitor, &plan.id, change) else { continue };
-        // The failed one may have been written, and only its reading back have failed.
-        let written =
-            if matches!(&source, IothreadError::Qmp(error) if error.is_refusal()) { done } else { done + 1 };
-        let mut left = vec![];
-        for before in plan.changes.iter().take(written).rev() {
-            let back = before.reversed();
-            if set(monitor, &plan.id, &back).is_err() {
-                left.push(back);
+        if OTHER_PROPERTIES.contains(&property.as_str()) {
+            if to < 0 {
+                return Err(wrong("it is negative".to_owned()));
             }
-        }
-        let (id, property, value) = (plan.id.clone(), change.property.clone(), change.to);
-        let source = Box::new(source);
-        return Err(if left.is_empty() {
-            IothreadError::Set { id, property, value, source }
+            let (knob, place) = (property.clone(), target.place(property));
+            others.push(plan::Write { knob, place, from, to, then_wait_ms: 0, why: None });
+        } else if Property::from_name(property).is_some() {
+            to_be.set(property, to).map_err(|error| wrong(error.to_string()))?;
         } else {
-            IothreadError::Stuck { id, property, value, left, source }
-        });
+            return Err(IothreadError::Unknown { property: property.clone() });
+        }
     }
-    Ok(())
-}
-
-fn set(monitor: &mut Monitor, id: &str, change: &Change) -> Result<(), IothreadError> {
-    let Change { property, to, .. } = change;
-    put(monitor, id, property, *to)?;
-    let kept = get(monitor, id, property)?;
-    if kept == *to {
-        Ok(())
-    } else {
-        Err(IothreadError::ReadBack { property: property.clone(), value: *to, kept })
-    }
+    let mut plan = plan::Plan::by_hand(present, to_be, Some(target));
+    plan.writes.extend(others);
+    Ok(plan)
 }
 
 /// Requests that block devices have served so far: those of the I/O thread of this id, or of all.

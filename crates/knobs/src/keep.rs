@@ -12,11 +12,11 @@
 
 use crate::journal::{Entry, Id};
 use crate::kept::{head, is_generated, oneshot, tmpfiles};
-use crate::knob::{IothreadTarget, Module};
+use crate::knob::{IothreadTarget, Knob, Module};
 use crate::place::Place;
 use crate::value::{self, ValueError};
-use crate::{iothread, lines};
-use dwell_machine::{Module as Loading, Writable};
+use crate::{condition, iothread, lines};
+use dwell_machine::{Module as Loading, Writable, parameter};
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 
@@ -85,7 +85,7 @@ pub fn entries(
 pub fn proviso(place: &Place) -> Option<&'static str> {
     match place {
         Place::File(path) if path.starts_with("/etc/modprobe.d/") => Some(
-            "a module that the initramfs loads reads the initramfs's copy of /etc/modprobe.d; rebuild it",
+            "a module that the initramfs loads reads the initramfs's copy of /etc/modprobe.d; rebuild the initramfs",
         ),
         Place::Libvirt { .. } => Some("libvirt's configuration counts from the next start of the domain on"),
         _ => None,
@@ -99,6 +99,12 @@ fn of_module(
     setting: &Setting<Owner>,
 ) -> Result<Vec<(Place, String)>, KeepError> {
     let any = |paths: &[&str]| paths.iter().any(|path| machine.exists(path));
+    // A write that is refused would fail at each start, and end the unit before its other writes.
+    let writable = |(param, value)| {
+        let place = Place::Parameter(parameter::path(param));
+        condition::writable(machine, &place).is_ok().then_some((Knob { param }, value))
+    };
+    let values = || setting.iter().filter_map(writable).collect::<Vec<_>>();
     match Loading::read(machine, module.name()) {
         None => Err(KeepError::NoModule { module: module.name() }),
         Some(Loading::Loaded) => {
@@ -106,12 +112,12 @@ fn of_module(
             Ok(vec![(Place::File(format!("/etc/modprobe.d/dwell-{id:06}.conf")), text)])
         }
         Some(Loading::BuiltIn) if any(&["/usr/bin/systemd-tmpfiles", "/bin/systemd-tmpfiles"]) => {
-            Ok(vec![(Place::File(format!("/etc/tmpfiles.d/dwell-{id:06}.conf")), tmpfiles(id, setting))])
+            Ok(vec![(Place::File(format!("/etc/tmpfiles.d/dwell-{id:06}.conf")), tmpfiles(id, &values()))])
         }
         Some(Loading::BuiltIn) if any(&["/usr/lib/systemd/systemd", "/lib/systemd/systemd"]) => {
             let unit = format!("/etc/systemd/system/dwell-{id:06}.service");
             let wanted = format!("/etc/systemd/system/multi-user.target.wants/dwell-{id:06}.service");
-            Ok(vec![(Place::File(unit.clone()), oneshot(id, setting)), (Place::Link(wanted), unit)])
+            Ok(vec![(Place::File(unit.clone()), oneshot(id, &values())), (Place::Link(wanted), unit)])
         }
         Some(Loading::BuiltIn) => Err(KeepError::KernelCommandLine {
             module: module.name(),

@@ -4,8 +4,6 @@ use crate::journal::id::Id;
 use crate::knob::Knob;
 use crate::libvirt;
 use crate::place::{OWN, Place, WANTED};
-use dwell_policy::Owner;
-use dwell_policy::param::Setting;
 
 /// The files and links that keep the values of one change, at most.
 pub(crate) const MOST_ENTRIES: usize = 2;
@@ -86,20 +84,19 @@ fn is_written(name: &str, value: &str) -> bool {
 }
 
 pub(crate) fn head(id: Id, comment: char) -> String {
-    format!("{comment} Change {id} of dwell; `dwell revert {id}` takes it away.\n")
+    format!("{comment} Change {id} of dwell; `dwell revert {id}` removes it.\n")
 }
 
-pub(crate) fn tmpfiles(id: Id, setting: &Setting<Owner>) -> String {
-    let line = |(param, value): (_, i64)| {
-        let knob = Knob { param };
-        format!("w {}/{} - - - - {}\n", param.home, param.name, knob.written(value))
+pub(crate) fn tmpfiles(id: Id, values: &[(Knob, i64)]) -> String {
+    let line = |(knob, value): &(Knob, i64)| {
+        format!("w {}/{} - - - - {}\n", knob.param.home, knob.param.name, knob.written(*value))
     };
-    head(id, '#') + &setting.iter().map(line).collect::<String>()
+    head(id, '#') + &values.iter().map(line).collect::<String>()
 }
 
-pub(crate) fn oneshot(id: Id, setting: &Setting<Owner>) -> String {
-    let line = |(param, value)| format!("ExecStart=/bin/sh -c '{}'\n", Knob { param }.echo(value));
-    let exec: String = setting.iter().map(line).collect();
+pub(crate) fn oneshot(id: Id, values: &[(Knob, i64)]) -> String {
+    let line = |(knob, value): &(Knob, i64)| format!("ExecStart=/bin/sh -c '{}'\n", knob.echo(*value));
+    let exec: String = values.iter().map(line).collect();
     format!(
         "{}[Unit]\nDescription=Polling parameters set by dwell, change {id}\n\n[Service]\nType=oneshot\n{exec}\n\
          [Install]\nWantedBy=multi-user.target\n",
@@ -112,8 +109,9 @@ mod tests {
     use super::*;
     use crate::knob::Module;
     use crate::lines;
-    use dwell_policy::Layer;
+    use dwell_policy::param::Setting;
     use dwell_policy::version::Version;
+    use dwell_policy::{Layer, Owner};
 
     fn file(path: &str) -> Place {
         Place::File(path.to_owned())
@@ -126,9 +124,10 @@ mod tests {
             let module = Module::of(owner).unwrap();
             let options = format!("{}{}\n", head(7, '#'), lines::module_options(module, &setting));
             assert!(is_generated(&file("/etc/modprobe.d/dwell-000007.conf"), &options), "{options}");
-            let writes = tmpfiles(7, &setting);
+            let values: Vec<_> = setting.iter().map(|(param, value)| (Knob { param }, value)).collect();
+            let writes = tmpfiles(7, &values);
             assert!(is_generated(&file("/etc/tmpfiles.d/dwell-000007.conf"), &writes), "{writes}");
-            let unit = oneshot(7, &setting);
+            let unit = oneshot(7, &values);
             assert!(is_generated(&file("/etc/systemd/system/dwell-000007.service"), &unit), "{unit}");
         }
         let link = Place::Link(format!("{WANTED}000007.service"));

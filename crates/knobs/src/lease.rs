@@ -246,15 +246,20 @@ impl Lease {
             Subject::Layer(_) => None,
             Subject::Iothread(target) => iothread::present(machine, target)?.1,
         };
-        let entries = entries(machine, subject, originals, settings)?;
-        fit(machine, &entries, originals)?;
+        // Before the values are read: nothing is between two writes while the journal is locked.
         let mut journal = Journal::open(machine, &holder.state_directory)?;
         journal.is_not_verified()?;
-        if let Some(taken) = open_of(journal.changes(), subject) {
+        let taken = match subject {
+            Subject::Layer(_) => open_of(journal.changes(), subject),
+            Subject::Iothread(target) => open_of_thread(journal.changes(), target, process),
+        };
+        if let Some(taken) = taken {
             return Err(LeaseError::Taken { subject: Box::new(subject.clone()), id: taken.id });
         }
+        let entries = entries(machine, subject, originals, settings)?;
+        fit(machine, &entries, originals)?;
         let plan = Plan {
-            advice: "controlled by `dwell control`".to_owned(),
+            advice: "set at will, by `dwell control` or `dwell iothread bench`".to_owned(),
             ..Plan::by_hand(originals, originals, subject.iothread().cloned())
         };
         // Each of its values is as good as another: there is nothing that an interruption leaves half-way.
@@ -473,7 +478,7 @@ pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Chang
 }
 
 /// The open lease of the I/O thread `id` of the QEMU at a socket, or in a process, which may have several monitors.
-pub fn open_of_thread<'a>(
+fn open_of_thread<'a>(
     changes: &'a [Change],
     target: &IothreadTarget,
     process: Option<Process>,
@@ -631,7 +636,10 @@ fn fit(machine: &dyn Writable, entries: &[Entry], originals: Setting) -> Result<
         }
         let scope = knob.scope_on(machine, originals.version());
         if matches!(scope, Scope::NewVms | Scope::NewVmsOrNextHalt) {
-            return Err(unfit(format!("a write reaches {}", scope.words())));
+            return Err(unfit(format!(
+                "running VMs may keep their value; scope of a write: {}",
+                scope.words()
+            )));
         }
     }
     Ok(())

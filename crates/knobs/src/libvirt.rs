@@ -54,6 +54,16 @@ pub fn with_poll(xml: &str, domain: &str, number: u32, element: Option<&str>) ->
     Ok(changed)
 }
 
+/// Whether libvirt has no such domain any more, or this domain no such I/O thread. What cannot be found out is no.
+pub(crate) fn is_gone(machine: &dyn Writable, domain: &str, number: u32) -> bool {
+    match dump(machine, domain) {
+        Ok(xml) => parse(&xml, domain).is_ok_and(|document| iothread(&document, domain, number).is_err()),
+        Err(_) => machine
+            .run(VIRSH, &["list", "--all", "--name"], "")
+            .is_ok_and(|names| names.lines().all(|name| name.trim() != domain)),
+    }
+}
+
 /// Puts a `<poll …/>` there, or takes away the one that is there.
 pub(crate) fn set_poll(
     machine: &dyn Writable,

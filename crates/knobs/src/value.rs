@@ -103,6 +103,11 @@ pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, Val
     }
 }
 
+/// Whether what had the value no longer exists, where that is not what a value of nothing says: a domain of libvirt.
+pub(crate) fn is_gone(machine: &dyn Writable, place: &Place) -> bool {
+    matches!(place, Place::Libvirt { domain, number } if libvirt::is_gone(machine, domain, *number))
+}
+
 fn there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),

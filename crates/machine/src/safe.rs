@@ -2,8 +2,8 @@
 //!
 //! | what | how |
 //! |---|---|
-//! | any file that is read | opened without blocking, a regular file, at most [`LONGEST`] bytes |
-//! | a file of dwell's own that is read | also: not a symbolic link, owned by root or this user, writable by its owner only |
+//! | any file that is read | opened without blocking, a regular file, at most [`LONGEST_OF_MACHINE`] bytes |
+//! | a file of dwell's own that is read | also: at most [`LONGEST`] bytes, not a symbolic link, owned by root or this user, writable by its owner only |
 //! | a file that is created | new (`O_EXCL`), so that neither a file nor a link that is there is followed |
 //! | a directory that holds such files | it and every directory above it is owned by root or this user; no other user can write to it |
 //!
@@ -19,20 +19,21 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// The most that is read of one file \[bytes\]; no file that a machine describes itself with, no
-/// configuration file and no journal of dwell is longer.
+/// The most that is read of one file of dwell's own \[bytes\]: of its journal, and its configuration.
 pub const LONGEST: u64 = 1 << 20;
+/// The most that is read of another file \[bytes\]: `/proc/cpuinfo` has about 1,500 bytes for each CPU.
+const LONGEST_OF_MACHINE: u64 = 16 << 20;
 
 fn refused(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why.into())
 }
 
-/// The bytes of a regular file of at most [`LONGEST`] bytes.
+/// The bytes of a regular file of at most [`LONGEST_OF_MACHINE`] bytes.
 ///
 /// # Errors
 /// The system's error; `InvalidInput` for a file of another kind or a longer one.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_all(open(path, OFlags::empty())?)
+    read_all(open(path, OFlags::empty())?, LONGEST_OF_MACHINE)
 }
 
 /// As [`read`], of a file that only root or this user can have written.
@@ -41,7 +42,8 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// As [`read`]; `InvalidInput` if another user owns the file or can write to it, `ELOOP` if it is a symbolic link.
 pub(crate) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
     let file = open(path, OFlags::NOFOLLOW)?;
-    writable_by_others(&file.metadata()?, false).map_or_else(|| read_all(file), |why| Err(refused(why)))
+    writable_by_others(&file.metadata()?, false)
+        .map_or_else(|| read_all(file, LONGEST), |why| Err(refused(why)))
 }
 
 fn open(path: &Path, flags: OFlags) -> io::Result<File> {
@@ -64,11 +66,11 @@ fn kind(metadata: &Metadata) -> &'static str {
     }
 }
 
-fn read_all(file: File) -> io::Result<Vec<u8>> {
+fn read_all(file: File, longest: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![];
-    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > LONGEST {
-        true => Err(refused(format!("it is longer than {LONGEST} bytes"))),
+    file.take(longest + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > longest {
+        true => Err(refused(format!("it is longer than {longest} bytes"))),
         false => Ok(bytes),
     }
 }
@@ -233,9 +235,13 @@ mod tests {
         assert!(read(folder.path()).unwrap_err().to_string().contains("a directory"));
         let long = folder.path().join("long");
         fs::write(&long, vec![b'x'; 1 << 20]).unwrap();
-        assert_eq!(read(&long).unwrap().len(), 1 << 20);
+        mode(&long, 0o600);
+        assert_eq!(read_own(&long).unwrap().len(), 1 << 20);
         fs::write(&long, vec![b'x'; (1 << 20) + 1]).unwrap();
-        assert!(read(&long).unwrap_err().to_string().contains("longer than 1048576 bytes"));
+        assert!(read_own(&long).unwrap_err().to_string().contains("longer than 1048576 bytes"));
+        assert!(read(&long).is_ok());
+        File::options().write(true).open(&long).unwrap().set_len((16 << 20) + 1).unwrap();
+        assert!(read(&long).is_err_and(|error| error.to_string().contains("longer than 16777216 bytes")));
     }
 
     #[test]

@@ -99,7 +99,8 @@ fn modprobe(machine: &dyn Machine) -> Vec<Wanted> {
     let dirs = ["/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"];
     let mut all = vec![];
     for (path, text) in files(machine, &dirs) {
-        for line in text.lines() {
+        // A backslash at its end continues a line.
+        for line in text.replace("\\\n", " ").lines() {
             let mut words = line.split_ascii_whitespace();
             let (Some("options"), Some(module)) = (words.next(), words.next()) else { continue };
             all.extend(options(&path, module, words));
@@ -201,7 +202,7 @@ mod tests {
             )
             .file(
                 "/etc/modprobe.d/b.conf",
-                "# options kvm x=1\noptions kvm-intel preemption_timer=0\noptions kvm halt-poll-ns=7 # why",
+                "# options kvm x=1\noptions kvm-intel preemption_timer=0\noptions kvm \\\n  halt-poll-ns=7 # why",
             )
             .file("/usr/lib/modprobe.d/b.conf", "options kvm halt_poll_ns=8")
             .file("/etc/tmpfiles.d/p.conf", "w /sys/module/kvm/parameters/halt_poll_ns - - - - 9")

@@ -431,7 +431,12 @@ impl Checked<'_> {
             };
             change.kept && change.state.is_open() && keepers.peek().is_some() && keepers.all(in_place)
         };
-        let sets = |change: &Change| change.plan.recommended_setting().is_ok_and(|set| set == *wanted);
+        let whose =
+            |plan: &Plan| plan.iothread.as_ref().map(|target| (target.id.clone(), target.domain.clone()));
+        let sets = |change: &Change| {
+            whose(&change.plan) == whose(self.plan)
+                && change.plan.recommended_setting().is_ok_and(|set| set == *wanted)
+        };
         self.changes.iter().any(|change| sets(change) && keeps(change))
     }
 

@@ -6,6 +6,7 @@ use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
 use crate::knob::IothreadTarget;
 use crate::lease::Holder;
 use crate::place::Place;
+use crate::plan::{self, Write};
 use crate::qmp::QmpError;
 use crate::value::{self, ValueError};
 use dwell_machine::Writable;
@@ -89,7 +90,7 @@ pub(crate) fn of_holder(
         return Ok(Reverted { id, places: vec![], complete: true });
     }
     let machine = journal.machine();
-    let_limits_come_down(machine, &change, wait);
+    let_limits_come_down(machine, &change, Side::Before, wait);
     let process = change.process.zip(change.plan.iothread.as_ref());
     let reverted = put_all_back(machine, id, &change.entries, process, journal.changes(), force);
     if reverted.complete {
@@ -154,10 +155,11 @@ pub(super) fn put_back(
     force: bool,
     by: &dyn Fn(&Entry, Option<&str>) -> Option<Id>,
 ) -> Result<Outcome, ValueError> {
-    let found = value::read(machine, &entry.place)?;
-    if found.is_none() && entry.place.is_live() {
-        return Ok(Outcome::Gone);
-    }
+    let found = match value::read(machine, &entry.place) {
+        Ok(None) if entry.place.is_live() => return Ok(Outcome::Gone),
+        Err(_) if value::is_gone(machine, &entry.place) => return Ok(Outcome::Gone),
+        found => found?,
+    };
     if is_original(entry, found.as_deref()) {
         tidy(machine, entry)?;
         return Ok(Outcome::AlreadyBack);
@@ -178,18 +180,23 @@ fn tidy(machine: &dyn Writable, entry: &Entry) -> Result<(), ValueError> {
     }
 }
 
-/// If windows of haltpoll would stay above a maximum that is restored, they are made to shrink first. If a
-/// value is not as the change left it, or a write fails, the originals are restored all the same.
-fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn FnMut(Duration)) {
-    let Some(last) = change.back.iter().position(|write| write.then_wait_ms > 0) else { return };
-    let as_applied = |entry: &Entry| {
-        let found = value::read(machine, &entry.place).ok().flatten();
-        found.is_some() && value::same(&entry.place, found.as_deref(), entry.applied.as_deref())
+/// If windows of haltpoll would stay above the maximum of a side, they are made to shrink first. If a value is not as the other
+/// side has it, or a write fails, the side is set all the same.
+fn let_limits_come_down(machine: &dyn Writable, change: &Change, side: Side, wait: &mut dyn FnMut(Duration)) {
+    let writes = match side {
+        Side::Before => change.back.clone(),
+        Side::After => forth(change).unwrap_or_default(),
     };
-    if !change.entries.iter().filter(|entry| entry.knob.is_some()).all(as_applied) {
+    let Some(last) = writes.iter().position(|write| write.then_wait_ms > 0) else { return };
+    let is_from = |entry: &Entry| {
+        let from = if side == Side::Before { &entry.applied } else { &entry.original };
+        let found = value::read(machine, &entry.place).ok().flatten();
+        found.is_some() && value::same(&entry.place, found.as_deref(), from.as_deref())
+    };
+    if !change.entries.iter().filter(|entry| entry.knob.is_some()).all(is_from) {
         return;
     }
-    for write in change.back.iter().take(last + 1) {
+    for write in &writes[..=last] {
         if value::write(machine, &write.place, Some(&write.text())).is_err() {
             return;
         }
@@ -197,6 +204,17 @@ fn let_limits_come_down(machine: &dyn Writable, change: &Change, wait: &mut dyn 
             wait(Duration::from_millis(write.then_wait_ms));
         }
     }
+}
+
+/// The writes from the originals to what a change sets, or `None` if they are of no setting.
+fn forth(change: &Change) -> Option<Vec<Write>> {
+    let after = change.plan.recommended_setting().ok()?;
+    let mut before = after;
+    for entry in &change.entries {
+        let Some(knob) = &entry.knob else { continue };
+        before.set(knob, value::number_of(&entry.place, entry.original.as_deref())?).ok()?;
+    }
+    Some(plan::writes(&before, &after, change.plan.iothread.as_ref()))
 }
 
 /// The values of before a change, or those of after it.
@@ -209,11 +227,18 @@ pub enum Side {
 }
 
 /// Sets the knobs of an applied change to one of its sides, for a comparison. Files that keep values are not
-/// touched, and values that are in force already are not written.
+/// touched, and values that are in force already are not written. `wait` waits between two writes, so that windows which have
+/// grown on the other side come down.
 ///
 /// # Errors
 /// [`ValueError`], also if one of them was changed outside dwell.
-pub fn switch(machine: &dyn Writable, change: &Change, side: Side) -> Result<(), ValueError> {
+pub fn switch(
+    machine: &dyn Writable,
+    change: &Change,
+    side: Side,
+    wait: &mut dyn FnMut(Duration),
+) -> Result<(), ValueError> {
+    let_limits_come_down(machine, change, side, wait);
     let knobs = change.entries.iter().filter(|entry| entry.knob.is_some());
     let entries: Vec<&Entry> = if side == Side::After { knobs.collect() } else { knobs.rev().collect() };
     for entry in entries {

@@ -27,7 +27,10 @@ pub enum Standing {
 /// # Errors
 /// [`ValueError`] if it cannot be read.
 pub fn standing(machine: &dyn Writable, entry: &Entry) -> Result<Standing, ValueError> {
-    let found = value::read(machine, &entry.place)?;
+    let found = match value::read(machine, &entry.place) {
+        Err(_) if value::is_gone(machine, &entry.place) => return Ok(Standing::Gone),
+        found => found?,
+    };
     let text = found.as_deref();
     Ok(if value::same(&entry.place, text, entry.applied.as_deref()) {
         Standing::InForce

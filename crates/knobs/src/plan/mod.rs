@@ -246,6 +246,9 @@ pub enum PlanError {
         knob: String,
         why: String,
     },
+    /// The writes do not lead to what is recommended.
+    #[error("after all of its writes {now} would be in force, but {wanted} is recommended")]
+    Leads { now: String, wanted: String },
     /// There are too many writes.
     #[error("it has {0} writes, more than the limit of {MOST_WRITES}")]
     TooMany(usize),
@@ -370,7 +373,9 @@ impl Plan {
     pub fn to_toml(&self) -> Result<String, PlanError> {
         let plan = self.clone().bounded();
         let body = toml::to_string(&plan).map_err(|error| PlanError::Syntax(error.to_string()))?;
-        Ok(format!("# {}\n# Applied by `dwell apply`, reverted by `dwell revert`.\n{body}", plan.advice))
+        // It may have a label of a recording, and a comment ends with its line.
+        let advice = plan.advice.replace(char::is_control, " ");
+        Ok(format!("# {advice}\n# Applied by `dwell apply`, reverted by `dwell revert`.\n{body}"))
     }
 
     /// The version whose rule the prediction is of.
@@ -430,11 +435,7 @@ impl Plan {
         }
         match now == wanted {
             true => Ok(()),
-            false => Err(PlanError::Write {
-                number: self.writes.len(),
-                knob: self.writes.last().map_or_else(String::new, |write| write.knob.clone()),
-                why: format!("after it {now} would be in force, but {wanted} is recommended"),
-            }),
+            false => Err(PlanError::Leads { now: now.to_string(), wanted: wanted.to_string() }),
         }
     }
 

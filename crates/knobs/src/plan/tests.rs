@@ -91,6 +91,9 @@ fn what_is_written_is_read() {
     ] {
         let text = plan.to_toml().unwrap();
         assert_eq!(Plan::from_toml(&text).unwrap(), plan, "{text}");
+        // The advice is a comment too, and may have a label of a recording.
+        let labelled = Plan { advice: "class a\nb".to_owned(), ..plan };
+        assert_eq!(Plan::from_toml(&labelled.to_toml().unwrap()).unwrap(), labelled);
     }
 }
 

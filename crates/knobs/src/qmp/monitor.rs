@@ -152,7 +152,7 @@ impl Monitor {
     }
 
     fn converse(&mut self, command: &str, arguments: Option<Value>) -> Result<Value, QmpError> {
-        let awaited = format!("the answer to `{command}`");
+        let awaited = format!("the response to `{command}`");
         let deadline = self.deadline();
         self.next_id += 1;
         let id = json!(self.next_id);

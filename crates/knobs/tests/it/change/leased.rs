@@ -80,7 +80,7 @@ fn a_controller_that_was_killed_leaves_what_revert_and_the_next_start_put_back()
         let id = lease.id();
         drop(lease);
         // The originals would be taken from what the dead controller has set.
-        assert!(matches!(take(&fixture), Err(LeaseError::Meanwhile { .. })));
+        assert!(matches!(take(&fixture), Err(LeaseError::Taken { .. })));
         if by_revert {
             let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
             let reverted = change::revert(&mut journal, id, false, &mut no_wait).unwrap();

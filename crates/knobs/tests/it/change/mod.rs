@@ -5,7 +5,7 @@ mod driver;
 mod leased;
 mod tampered;
 
-use dwell_knobs::change::{self, ApplyError, Obstacle, Outcome, Permission, Ready, Standing, standing};
+use dwell_knobs::change::{self, ApplyError, Obstacle, Outcome, Permission, Ready, Side, Standing, standing};
 use dwell_knobs::journal::{self, Journal, JournalError, State};
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::Plan;
@@ -279,6 +279,41 @@ fn limits_come_down_on_the_way_there_and_on_the_way_back() {
     assert_eq!(seen, [(Duration::from_secs(1), "1000".to_owned(), "Y".to_owned())]);
     drop(journal);
     assert_eq!(fixture.snapshot(), before);
+}
+
+/// Windows grow under the values from before, and would stay under those from after.
+#[test]
+fn limits_come_down_at_each_switch_of_a_comparison() {
+    let fixture = Fixture::guest();
+    fixture.set("guest_halt_poll_allow_shrink", "N\n");
+    for (from, to, down) in [(20_000, 200_000, Side::Before), (200_000, 20_000, Side::After)] {
+        fixture.set("guest_halt_poll_ns", &format!("{from}\n"));
+        let mut present = Setting::defaults(Layer::Guest, Version::new(6, 18));
+        present.set("guest_halt_poll_ns", from).unwrap();
+        present.set("guest_halt_poll_allow_shrink", 0).unwrap();
+        let plan = fixture::plan(present, &[("guest_halt_poll_ns", to)]);
+        let id = apply(&fixture.machine, &plan, false).unwrap();
+        let changes = journal::read_all(&fixture.machine, STATE).unwrap();
+        let applied = changes.iter().find(|change| change.id == id).unwrap();
+        for side in [Side::Before, Side::After, Side::After, Side::Before, Side::After] {
+            let begins_with = fixture.value("guest_halt_poll_ns");
+            let mut seen = vec![];
+            let mut look = |_: Duration| {
+                seen.push((
+                    fixture.value("guest_halt_poll_ns"),
+                    fixture.value("guest_halt_poll_allow_shrink"),
+                ));
+            };
+            change::switch(&fixture.machine, applied, side, &mut look).unwrap();
+            let value = if side == Side::Before { from } else { to };
+            assert_eq!(fixture.value("guest_halt_poll_ns"), value.to_string());
+            assert_eq!(fixture.value("guest_halt_poll_allow_shrink"), "N");
+            let comes_down = side == down && begins_with != value.to_string();
+            let expected = if comes_down { vec![("1000".to_owned(), "Y".to_owned())] } else { vec![] };
+            assert_eq!(seen, expected, "{from} to {to}: {side:?}");
+        }
+        assert!(revert_all(&fixture.machine, false)[0].complete);
+    }
 }
 
 #[test]
