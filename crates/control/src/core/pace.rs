@@ -17,14 +17,14 @@ const LONGEST_QUIET_NS: u64 = 2_000_000_000;
 const LONGEST_NS: u64 = 10_000_000_000;
 /// The share of the limit that decisions and looks may use; the rest is left for searches for idlers.
 const BUDGET: f64 = 0.9;
+/// The share of the limit while there is next to nothing to gain.
+const QUIET: f64 = 0.1;
 /// What so many seconds give is kept for decisions that are due at once; others wait until there is more.
 const KEPT_S: f64 = 2.0;
 /// So many decisions after a glance that showed another load come whatever they cost …
 const HASTY: u32 = 3;
 /// … if that is of the next so many seconds: turns alone can take half of it.
 const DEBT_S: f64 = 20.0;
-/// The same while there is next to nothing to gain.
-const QUIET: f64 = 0.1;
 
 /// When to decide next, within a budget of CPU time.
 #[derive(Clone, Debug)]

@@ -93,7 +93,7 @@ pub(crate) fn play_all(player: &mut Player, episodes: &[Episode]) -> Counts {
 pub(crate) fn play(player: &mut Player, episode: Episode) -> Counts {
     let Episode { busy_ns, idle_ns, alone_ns, poll_step_ns, .. } = episode;
     player.set_poll_step(Nanos(poll_step_ns.into()));
-    player.play_all_late(std::iter::once((busy_ns, idle_ns, alone_ns)), episode.late())
+    player.play_one(Some(busy_ns), idle_ns, episode.late().get(), alone_ns)
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl Control<'_> {
 
     /// Takes up what was given up, from the values that are there now.
     pub(super) fn resume(&mut self) -> Value {
-        let mut resumed = vec![];
+        let (mut resumed, mut failed) = (vec![], vec![]);
         for at in 0..self.layers.len() {
             let subject = self.layers[at].subject.clone();
             let (given_up, now_ns) = (self.layers[at].given_up.is_some(), self.now_ns());
@@ -80,10 +80,16 @@ impl Control<'_> {
                     self.notes.say(&subject, &format!("resumed; the originals are {originals}"));
                     resumed.push(subject.to_string());
                 }
-                Err(error) => return json!({ "error": format!("{subject}: {error:#}") }),
+                Err(error) => failed.push(format!("{subject}: {error:#}")),
             }
         }
         self.watch_writes();
-        json!({ "resumed": resumed })
+        match failed.is_empty() {
+            true => json!({ "resumed": resumed }),
+            false => {
+                let others = resumed.iter().map(|subject| format!("{subject}: resumed"));
+                json!({ "error": failed.into_iter().chain(others).collect::<Vec<_>>().join("; ") })
+            }
+        }
     }
 }

@@ -156,6 +156,12 @@ const CPU_LIMIT: Nanos = Nanos(5_000_000);
 const VERIFY: Nanos = Nanos(3_600_000_000_000);
 
 impl Config {
+    /// Whether settings of a layer are compared in turns, once they may be written: of an I/O thread too little is seen in a
+    /// turn, and dwell_idle learns anew in each.
+    pub(super) fn compares(&self, layer: Layer) -> bool {
+        self.verify > Nanos::ZERO && matches!(layer, Layer::Host | Layer::Guest)
+    }
+
     /// Reads the file and the drop-ins `FILE.d/*.toml` in the order of their names, each over the ones
     /// before, and the options over all. Without a file, the defaults.
     pub fn read(file: Option<&Path>, options: Options) -> anyhow::Result<Config> {
@@ -218,13 +224,17 @@ fn is_own(path: &Path) -> anyhow::Result<()> {
     Ok(is_of_this_user(&fs::metadata(path)?, "it")?)
 }
 
-/// Refuses what another user than root and this one can change.
+/// Refuses what another user than root and this one can change, or a group that is not theirs.
 pub(super) fn is_of_this_user(found: &fs::Metadata, what: &str) -> io::Result<()> {
     // In a sticky folder, such as /tmp, nobody removes or renames what is another's.
     let sticky = found.is_dir() && found.mode() & 0o1000 != 0;
+    let own_group = [0, rustix::process::getegid().as_raw()].contains(&found.gid());
+    let others = if own_group { 0o002 } else { 0o022 };
     let why = match [0, rustix::process::geteuid().as_raw()].contains(&found.uid()) {
         false => "belongs to another user; run `chown root` on it",
-        true if found.mode() & 0o002 != 0 && !sticky => "can be changed by every user; run `chmod o-w` on it",
+        true if found.mode() & others != 0 && !sticky => {
+            "can be changed by other users; run `chmod go-w` on it"
+        }
         true => return Ok(()),
     };
     Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{what} {why}")))
@@ -368,7 +378,9 @@ mod tests {
             on_exit: OnExit::Keep,
             metrics: Address::Unix("/run/metrics".into()),
             log: Some("/var/log/decisions".into()),
-            vms: ["web", "web2,weight=0,most-loss=12.5%"].map(|vm| vm.parse().unwrap()).to_vec(),
+            vms: ["web", "web2,weight=0,most-loss=12.5%", "web3,most-loss=7%"]
+                .map(|vm| vm.parse().unwrap())
+                .to_vec(),
             qemus: vec![Qemu { qmp: "/run/a.qmp".to_owned() }, Qemu { qmp: "/run/b.qmp".to_owned() }],
             ..Config::read(None, Options::default()).unwrap()
         };
@@ -455,7 +467,7 @@ mod tests {
         let of_all = drop_ins.join("50.toml");
         fs::write(&of_all, "").unwrap();
         fs::set_permissions(&of_all, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(refused().contains("50.toml: it can be changed by every user"), "{}", refused());
+        assert!(refused().contains("50.toml: it can be changed by other users"), "{}", refused());
         fs::set_permissions(&of_all, fs::Permissions::from_mode(0o644)).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&of_all, Some(65_534), None).unwrap();

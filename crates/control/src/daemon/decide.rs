@@ -176,14 +176,17 @@ impl Control<'_> {
     /// Without control the setting may be changed by anybody: advice is over the one in force.
     fn follow_the_setting(&mut self, at: usize) -> anyhow::Result<()> {
         let layered = &self.layers[at];
-        let now = match (self.present(&layered.subject), layered.subject.iothread()) {
-            (Err(error), Some(_)) => return self.trouble(at, Trouble::Lost(format!("{error:#}"))),
-            (now, _) => now?,
+        let is_iothread = layered.subject.iothread().is_some();
+        let followed = match self.present(&layered.subject) {
+            Ok(now) if now == layered.controller.originals() => Ok(()),
+            Ok(_) => self.renew(at),
+            Err(error) => Err(error),
         };
-        if now != layered.controller.originals() {
-            self.renew(at)?;
+        match followed {
+            Ok(()) => Ok(()),
+            Err(error) if is_iothread => self.trouble(at, Trouble::Lost(format!("{error:#}"))),
+            Err(error) => self.trouble(at, Trouble::Other(error)),
         }
-        Ok(())
     }
 
     fn advise(&mut self, at: usize, change: &Change) {

@@ -574,7 +574,7 @@ mod tests {
         fs::hard_link(&path, folder.path().join("other")).unwrap();
         assert!(refused().contains("several names"), "{}", refused());
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(refused().contains("its folder can be changed by every user"), "{}", refused());
+        assert!(refused().contains("its folder can be changed by other users"), "{}", refused());
     }
 
     #[test]

@@ -123,9 +123,7 @@ impl Control<'_> {
     pub(super) fn controller(&self, subject: &Subject, originals: Setting) -> anyhow::Result<Controller> {
         let Config { mode, halt_cost, longest_window, period, cpu_limit, verify, .. } = self.config;
         let late = self.latency(&originals).assumed;
-        // Advice writes nothing, of an I/O thread too little is seen in a turn, and dwell_idle learns anew in each.
-        let alike = matches!(subject.layer(), Layer::Host | Layer::Guest);
-        let turns = mode == Mode::Active && alike && verify > Nanos::ZERO;
+        let turns = mode == Mode::Active && self.config.compares(subject.layer());
         let verify = turns.then_some(verify);
         let terms = Terms { late, longest_window, period, cpu_limit, verify, ..Terms::at(halt_cost) };
         Ok(Controller::new(originals, terms)?)

@@ -60,8 +60,6 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const ASKED: Duration = Duration::from_millis(20);
 /// How long the end waits for monitors: the service manager waits 15 s.
 const LAST_ANSWERS: Duration = Duration::from_secs(8);
-/// How often a layer that was given up is looked at.
-const GIVEN_UP: Duration = Duration::from_secs(1);
 
 /// Where and how to control.
 pub struct Task<'a> {
@@ -182,10 +180,16 @@ impl<'a> Control<'a> {
     fn take_up(&mut self, layered: Layered) {
         let originals = layered.controller.originals();
         let line = match self.config.mode {
-            Mode::Advise => format!(
-                "advises only, by replay alone: whether a load that waits for its own answers would do less is not \
-                 known without turns, which --mode active takes; the setting in force is {originals}"
-            ),
+            Mode::Advise => {
+                let turns = match self.config.compares(layered.subject.layer()) {
+                    true => ", which --mode active takes",
+                    false => "",
+                };
+                format!(
+                    "advises only, by replay alone: whether a load that waits for its own answers would do less is not \
+                     known without turns{turns}; the setting in force is {originals}"
+                )
+            }
             Mode::Active => format!("controls; the originals are {originals}"),
         };
         self.notes.say(&layered.subject, &line);
@@ -295,12 +299,9 @@ impl<'a> Control<'a> {
 
     fn until_next(&self) -> Duration {
         let now = self.now_ns();
-        let next = self.layers.iter().map(|layered| match layered.given_up {
-            Some(_) => GIVEN_UP,
-            None => {
-                let look = layered.next_look_ns().unwrap_or(u64::MAX);
-                Duration::from_nanos(layered.next_at_ns().min(look).saturating_sub(now))
-            }
+        let next = self.layers.iter().filter(|layered| layered.given_up.is_none()).map(|layered| {
+            let look = layered.next_look_ns().unwrap_or(u64::MAX);
+            Duration::from_nanos(layered.next_at_ns().min(look).saturating_sub(now))
         });
         let asked = self.qemus.iter().any(|qemu| matches!(qemu.state, QemuState::Asked));
         next.chain(asked.then_some(ASKED)).min().unwrap_or(LOOK_AROUND)
@@ -357,7 +358,15 @@ impl<'a> Control<'a> {
             }
         }
         if config.metrics != self.config.metrics {
-            self.metrics = serve(&config, self.notes)?;
+            // The address from before may be part of the other one.
+            self.metrics = None;
+            match serve(&config, self.notes) {
+                Ok(server) => self.metrics = server,
+                Err(error) => {
+                    self.metrics = serve(&self.config, self.notes)?;
+                    return Err(error);
+                }
+            }
         }
         Ok(Some(config))
     }

@@ -156,7 +156,7 @@ pub(super) struct Host {
     reader: Option<StatsReader>,
     /// When to search for VMs again \[ns\].
     search_at_ns: Option<u64>,
-    /// The same that was not asked for yet.
+    /// CPU time of searches that was not asked for yet.
     searched: Duration,
     last: Option<Snapshot>,
     looks: Looks,
@@ -226,7 +226,10 @@ impl Host {
         // A VM that was not there before has counted since its start.
         let mut delta = now.since(&last).vms;
         delta.retain(|id, counters| last.vms.contains_key(id) && Histograms::of(counters).is_some());
-        self.drawn.retain(|id, _| delta.contains_key(id));
+        if !self.drawn.keys().eq(delta.keys()) {
+            // Of each of another number of VMs another number of lengths is drawn.
+            self.drawn.clear();
+        }
         let most = DRAWN / delta.len().max(1);
         let mut episodes = 0u64;
         for (id, counters) in &delta {

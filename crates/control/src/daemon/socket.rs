@@ -1,6 +1,6 @@
 //! How a running controller is asked: one line over a UNIX socket in the state directory, answered by one line of JSON.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use serde_json::Value;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -109,7 +109,9 @@ pub fn ask(directory: &Path, ask: Ask, patience: Duration) -> anyhow::Result<Val
     };
     let line = exchange().with_context(|| format!("cannot ask the controller at {}", path.display()))?;
     let answer: Value = serde_json::from_str(&line).context("the controller's answer is not JSON")?;
-    ensure!(answer.get("error").is_none(), "the controller refused: {}", answer["error"]);
+    if let Some(error) = answer.get("error") {
+        bail!("the controller refused: {}", error.as_str().unwrap_or("without a reason"));
+    }
     Ok(answer)
 }
 

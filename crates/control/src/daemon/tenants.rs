@@ -73,7 +73,8 @@ impl From<Vm> for Written {
             By::Name(name) => (Some(name), None),
             By::Cgroup(cgroup) => (None, Some(cgroup)),
         };
-        let most_loss = most_loss.map(|share| format!("{}%", 100.0 * share));
+        // The product of 0.07 and 100 is not 7 in binary.
+        let most_loss = most_loss.map(|share| format!("{}%", (1e12 * share).round() / 1e10));
         Written { name, cgroup, weight: Some(weight), most_loss }
     }
 }
