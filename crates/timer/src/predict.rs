@@ -130,7 +130,7 @@ impl<'a> Predictor<'a> {
 
     /// The costs as they were recorded.
     pub fn recorded(&self) -> Cost {
-        let mut cost = self.without_timer_exits();
+        let mut cost = Cost { posted: self.tally.posted, ..self.without_timer_exits() };
         for (kind, part) in &self.tally.of_timers {
             cost.add(self.tally.reason(*kind), part.exits, Some(part.total_ns as f64));
         }
@@ -253,7 +253,7 @@ pub fn in_force(tally: &Tally, kernel: Version, assumed: &TimerVm) -> HostSetup 
         tally.halts().exits > 0 || tally.timers.keys().any(|class| class.state == Some(VcpuState::Blocked));
     let vm = TimerVm {
         preemption_timer: tally.preemption_timer || assumed.preemption_timer && tally.timers.is_empty(),
-        apicv: assumed.apicv || tally.posted,
+        apicv: assumed.apicv || tally.posted > 0,
         mwait_in_guest: assumed.mwait_in_guest && !halts,
         hlt_in_guest: assumed.hlt_in_guest && !halts,
         ..*assumed

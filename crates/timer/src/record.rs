@@ -19,10 +19,13 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Rows on their way to the file together.
 const ROWS: usize = 1 << 12;
+/// Batches of rows that wait for the thread that writes, at most.
+const WAITING: usize = 16;
 
 /// How a recording of timers went.
 #[derive(Clone, Debug)]
@@ -95,7 +98,7 @@ impl TimerRecorder {
         let tracefs = Tracefs::open(&*system)?;
         let reasons = reasons(&tracefs.format_text(&*system, &TracepointKind::Exit.to_string())?);
         let pairing = TimerPairing::new(pid, Box::new(ProcNames::new(system.clone())), reasons);
-        let (sender, rows) = channel();
+        let (sender, rows) = sync_channel(WAITING);
         let sink = Sink { pairing, found: TimerRows::default(), sender: Some(sender) };
         let mut probes: Vec<Probe> = REQUIRED.map(Probe::of).to_vec();
         probes.extend(OPTIONAL.map(|kind| Probe::of(kind).optional()));
@@ -119,7 +122,15 @@ impl TimerRecorder {
         let TimerRecorder { mut session, rows } = self;
         let writer = TimerWriter::create(path, session.metadata().clone())?;
         let (status, written) = std::thread::scope(|scope| {
-            let writing = scope.spawn(move || write(writer, &rows));
+            let stop = until.stop;
+            let writing = scope.spawn(move || {
+                let written = write(writer, &rows);
+                if written.is_err() {
+                    // What is recorded from now on would go nowhere.
+                    stop.store(true, Ordering::Relaxed);
+                }
+                written
+            });
             let status = session.run(until, observer);
             // Whatever happened, no row follows.
             session.finish();
@@ -169,7 +180,7 @@ struct Sink {
     pairing: TimerPairing,
     found: TimerRows,
     /// `None` after the end.
-    sender: Option<Sender<Batch>>,
+    sender: Option<SyncSender<Batch>>,
 }
 
 impl Sink {

@@ -1,5 +1,6 @@
 //! A recording of timers, counted: all that a prediction of exits depends on.
 
+use crate::pairing::OTHER;
 use dwell_policy::timer::{Fire, VcpuState};
 use dwell_recording::timer::{ExitRow, Mechanism, TimerPart, TimerRecording, TimerRow};
 use serde::Serialize;
@@ -75,8 +76,8 @@ pub struct Tally {
     pub others: BTreeMap<String, Part>,
     /// Whether a timer was carried by the preemption timer.
     pub preemption_timer: bool,
-    /// Whether a timer was posted.
-    pub posted: bool,
+    /// Timers that were posted.
+    pub posted: u64,
     /// vCPUs with a timer.
     pub vcpus: usize,
     /// The time that rates are over \[ns\].
@@ -95,7 +96,7 @@ impl Tally {
         for timer in &recording.timers {
             *tally.timers.entry(Class::of(timer)).or_default() += 1;
             tally.preemption_timer |= timer.mechanism == Some(Mechanism::HvTimer);
-            tally.posted |= timer.fire == Some(Fire::Posted);
+            tally.posted += u64::from(timer.fire == Some(Fire::Posted));
             if let Some(vcpu) = vcpus.get_mut(timer.vcpu as usize) {
                 *vcpu = true;
             }
@@ -119,7 +120,9 @@ impl Tally {
         if let Some(reason) = self.reasons.get(&kind) {
             return reason.clone();
         }
-        let mut names = self.others.keys().chain(self.reasons.values());
+        // Numbers without a name are of both.
+        let is_named = |name: &&String| !name.starts_with("0x") && *name != OTHER;
+        let mut names = self.others.keys().chain(self.reasons.values()).filter(is_named);
         let is_svm = names.any(|name| name.chars().any(|c| c.is_ascii_lowercase()));
         match (kind, is_svm) {
             (TimerExit::Arm, false) => "MSR_WRITE",

@@ -43,6 +43,7 @@ mod reasons;
 mod tests;
 mod vcpu;
 
+pub(crate) use reasons::OTHER;
 pub use reasons::ReasonNames;
 
 use dwell_recording::timer::TimerRows;
@@ -212,7 +213,14 @@ impl TimerPairing {
     /// The vCPU that this thread runs.
     fn place(&mut self, event: &Event, number: Option<u32>, found: &mut TimerRows) -> usize {
         let known = self.current.get(&(event.pid, event.tid)).copied();
-        if let Some(place) = known.filter(|&place| number.is_none() || self.vcpus[place].number == number) {
+        // Before Linux 5.10 exits have no number, and entries have.
+        let is_it = |place: &usize| {
+            let own = self.vcpus[*place].number;
+            number.is_none() || own.is_none() || own == number
+        };
+        if let Some(place) = known.filter(is_it) {
+            let own = &mut self.vcpus[place].number;
+            *own = own.or(number);
             return place;
         }
         // Another one than before: the thread has ended, and its number was used again.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Different names that a source may have; all further ones share one. Processors have about a hundred reasons.
 const MOST_NAMES: usize = 1 << 12;
 /// What they share.
-const OTHER: &str = "other";
+pub(crate) const OTHER: &str = "other";
 
 /// What the numbers of exit reasons in the events of one source mean; shared by the source and a pairing.
 #[derive(Clone, Debug, Default)]

@@ -394,6 +394,22 @@ fn run(events: &[Event], reasons: &ReasonNames) -> (TimerPairing, TimerRows) {
     (pairing, found)
 }
 
+/// Linux 5.4: a vCPU that is first seen at an exit is the one that its entry has the number of.
+#[test]
+fn an_exit_without_a_number_is_of_the_vcpu_that_enters_next() {
+    let reasons = ReasonNames::default();
+    let reason = reasons.number("EXTERNAL_INTERRUPT");
+    let event = |time_ns, kind| Event { time_ns, cpu: 0, pid: 100, tid: 101, kind };
+    let once = [
+        event(1_000, EventKind::Exit { vcpu: None, reason }),
+        event(2_000, EventKind::Entry { vcpu: Some(0) }),
+        event(3_000, EventKind::Exit { vcpu: None, reason }),
+        event(4_000, EventKind::Entry { vcpu: Some(0) }),
+    ];
+    let (_, found) = run(&once, &reasons);
+    assert_eq!(found.vcpus, ["vm/100/vcpu0"]);
+}
+
 proptest! {
     #[test]
     fn what_was_simulated_is_found(
