@@ -202,17 +202,19 @@ fn not_permitted(
 
 /// The mount points of tracefs, and of debugfs with a tracefs in it.
 fn mounted(machine: &dyn Machine) -> Vec<String> {
-    let mounts = machine.text("/proc/mounts").unwrap_or_default();
-    let of = |wanted: &str, below: &str| -> Vec<String> {
-        let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        fields
-            .filter(|fields| fields.get(2) == Some(&wanted))
-            .filter_map(|fields| Some(format!("{}{below}", unescape(fields.get(1)?))))
-            .collect()
-    };
-    let mut places = of("tracefs", "");
-    places.extend(of("debugfs", "/tracing"));
-    places
+    let debugfs = mount_points(machine, "debugfs").into_iter().map(|place| format!("{place}/tracing"));
+    mount_points(machine, "tracefs").into_iter().chain(debugfs).collect()
+}
+
+/// Where file systems of a type are mounted.
+pub(crate) fn mount_points(machine: &dyn Machine, filesystem: &str) -> Vec<String> {
+    let text = |path| machine.text(path);
+    let mounts = text("/proc/self/mounts").or_else(|| text("/proc/mounts")).unwrap_or_default();
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    fields
+        .filter(|fields| fields.get(2) == Some(&filesystem))
+        .filter_map(|fields| fields.get(1).map(|place| unescape(place)))
+        .collect()
 }
 
 /// `/proc/mounts` writes blank, tab, newline and backslash as three octal digits.

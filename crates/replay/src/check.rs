@@ -362,7 +362,7 @@ impl Replayed {
         source.visit(0..u64::MAX, &mut |batch| {
             for run in batch.runs() {
                 windows.clear();
-                let counts = players[run.idler].follow(run, |window| windows.push(window.get()));
+                let counts = players[run.idler].follow(run, |seen| windows.push(seen.window.get()));
                 replayed.counts += counts;
                 replayed.count_ended_at_once(run, &windows);
             }
@@ -446,7 +446,7 @@ fn compare(metadata: &Metadata, setting: Setting, seen: &Seen, replayed: &Replay
     let is_host = metadata.layer == Layer::Host;
     let lost = metadata.lost.events.unwrap_or(0);
     let changes = &metadata.settings;
-    let changed = changes.iter().any(|change| change.owner == metadata.layer && change.at_ns.is_some());
+    let changed = changes.iter().any(|change| change.owner == setting.layer() && change.at_ns.is_some());
     let possible = [
         (*cut_short * 100 >= account.episodes, Cause::Contention { episodes: *cut_short }),
         (are_many(*went_on, account.episodes), Cause::PollsWentOn { episodes: *went_on }),

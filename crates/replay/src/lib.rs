@@ -42,7 +42,7 @@ pub use counts::Counts;
 pub use dwell_policy::catalogue::Terms;
 pub use pass::{ReplayError, Replayed, replay, replay_and_see};
 pub use priced::{Figure, ParseValuesError, Priced, Pricing, Row, Values, WakeupLatency};
-pub use rule::{Player, Rule, RuleError};
+pub use rule::{Player, Rule, RuleError, Seen};
 pub use source::{
     Batch, Halves, LONGEST_POLL_STEP, Memory, Overlapping, RecordingSource, Run, Source, SourceError, Span,
 };

@@ -215,6 +215,16 @@ enum Latency {
     OfRunOr(u64),
 }
 
+/// What a rule did in an episode; of a guest and the host below it, both together.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub window: Nanos,
+    /// How long it polled \[ns\].
+    pub polled_ns: u64,
+    /// Whether the idler halted after that.
+    pub halted: bool,
+}
+
 /// One episode of an idler.
 #[derive(Clone, Copy)]
 struct Idle<'a> {
@@ -266,23 +276,7 @@ impl Player {
     ///
     /// Policies of event loops take the episode as that of their first handler.
     pub fn play_late(&mut self, idle: Nanos, wake_latency: Nanos) -> Counts {
-        self.play_late_alone(idle, wake_latency, Nanos::MAX)
-    }
-
-    /// As [`Player::play_late`], of an episode in which a poll of KVM's may last at most `alone`.
-    pub fn play_late_alone(&mut self, idle: Nanos, wake_latency: Nanos, alone: Nanos) -> Counts {
-        self.play_all_late(std::iter::once((0, idle.get(), alone.get())), wake_latency)
-    }
-
-    /// As [`Player::play_late_alone`] of one episode after the other: of each how long the idler was busy
-    /// before it, its length, and how long a poll may last \[ns\].
-    pub fn play_all_late(
-        &mut self,
-        episodes: impl Iterator<Item = (u64, u64, u64)>,
-        wake_latency: Nanos,
-    ) -> Counts {
-        let episodes = episodes.map(|(busy_ns, idle_ns, alone_ns)| (Some(busy_ns), idle_ns, alone_ns));
-        self.play_each(episodes, wake_latency.get())
+        self.play_one(Some(0), idle.get(), wake_latency.get(), u64::MAX)
     }
 
     /// Whether a CPU under haltpoll polls first when it idles next; other rules have no other way into their idle state.
@@ -293,26 +287,12 @@ impl Player {
         }
     }
 
-    /// Plays one episode, before which the idler was busy for so long, if that is known.
-    pub(crate) fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64) -> Counts {
-        self.play_each(std::iter::once((busy_ns, idle_ns, u64::MAX)), latency_ns)
-    }
-
-    fn play_each(
-        &mut self,
-        episodes: impl Iterator<Item = (Option<u64>, u64, u64)>,
-        latency_ns: u64,
-    ) -> Counts {
+    /// As [`Player::play_late`], of an episode before which the idler was busy for so long, if that is known, and in which
+    /// a poll of KVM's may last at most `alone_ns` \[ns\].
+    pub fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64, alone_ns: u64) -> Counts {
         let (latency_ns, step_ns) = (Some(latency_ns), self.poll_step_ns);
-        let one = |(busy_ns, idle_ns, alone_ns)| Idle {
-            busy_ns,
-            idle_ns,
-            latency_ns,
-            alone_ns,
-            step_ns,
-            ready: &[],
-        };
-        self.drive(episodes.map(one), |_| ())
+        let one = Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, ready: &[] };
+        self.drive(std::iter::once(one), |_| ())
     }
 
     /// Plays the episodes of a run, and returns what the rule did.
@@ -320,9 +300,8 @@ impl Player {
         self.follow(run, |_| ())
     }
 
-    /// As [`Player::play`], and calls `see` for every episode in order with the window of the rule; of a
-    /// guest and the host below it, both together.
-    pub fn follow(&mut self, run: &Run, see: impl FnMut(Nanos)) -> Counts {
+    /// As [`Player::play`], and calls `see` for every episode in order.
+    pub fn follow(&mut self, run: &Run, see: impl FnMut(Seen)) -> Counts {
         let (mut ended_ns, latency_ns, step_ns) = (self.ended_ns, run.latency_ns(), run.poll_step_ns());
         let one = |(episode, (&start_ns, (idle_ns, alone_ns))): (usize, (&u64, (u64, u64)))| {
             let busy_ns = ended_ns.map(|ended| start_ns.saturating_sub(ended));
@@ -336,7 +315,7 @@ impl Player {
     }
 
     /// The one way in which a rule is fed.
-    fn drive<'a>(&mut self, episodes: impl Iterator<Item = Idle<'a>>, see: impl FnMut(Nanos)) -> Counts {
+    fn drive<'a>(&mut self, episodes: impl Iterator<Item = Idle<'a>>, see: impl FnMut(Seen)) -> Counts {
         let latency = self.latency;
         let episodes = episodes.map(|episode| match latency {
             Latency::LeftOut => Idle { latency_ns: None, ..episode },
@@ -373,7 +352,7 @@ struct Drive<I, S> {
     see: S,
 }
 
-impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
+impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Seen)> Use for Drive<I, S> {
     type Output = Counts;
 
     fn with<P: Policy + ?Sized>(mut self, policy: &mut P) -> Counts {
@@ -384,10 +363,10 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Nanos)> Use for Drive<I, S> {
                 Some(busy_ns) => policy.window_after(Nanos(busy_ns)),
                 None => policy.window(),
             };
-            (self.see)(window);
             let window = window.get();
             let poll = if self.in_steps { guest::poll_end_ns(window, step_ns) } else { window }.min(longest);
             let halts = idle_ns > poll;
+            (self.see)(Seen { window: Nanos(window), polled_ns: idle_ns.min(poll), halted: halts });
             let late = latency_ns.filter(|_| halts).unwrap_or(0);
             counts.episodes += 1;
             counts.idle_ns += u128::from(idle_ns);
@@ -410,7 +389,7 @@ fn drive_stacked<'a>(
     guest: &mut Any,
     mut host: Option<&mut Any>,
     episodes: impl Iterator<Item = Idle<'a>>,
-    mut see: impl FnMut(Nanos),
+    mut see: impl FnMut(Seen),
 ) -> Counts {
     let mut counts = Counts::default();
     for Idle { idle_ns, latency_ns, alone_ns, step_ns, .. } in episodes {
@@ -429,10 +408,11 @@ fn drive_stacked<'a>(
             if rest > 0 { idle_ns.saturating_add(late) - (guest_poll - window) } else { idle_ns.min(window) };
         guest.observe(Outcome::of(Nanos(seen)));
         let window = window.saturating_add(host_window);
-        see(Nanos(window));
+        let poll = guest_poll.saturating_add(host_poll);
+        see(Seen { window: Nanos(window), polled_ns: idle_ns.min(poll), halted: idle_ns > poll });
         counts.episodes += 1;
         counts.idle_ns += u128::from(idle_ns);
-        counts.count_poll(window != 0, guest_poll.saturating_add(host_poll), idle_ns);
+        counts.count_poll(window != 0, poll, idle_ns);
         counts.exits += u64::from(rest > 0 && rest <= host_poll);
     }
     counts
@@ -566,8 +546,8 @@ mod tests {
         setting.set("halt_cost_ns", 20_000).unwrap();
         let mut player = Rule::Layer(setting).start_late(1).unwrap();
         let play = |player: &mut Player, busy: fn(u64) -> u64| {
-            let episodes = lengths.iter().map(|&length| (busy(length), length, u64::MAX));
-            player.play_all_late(episodes, Nanos::ZERO)
+            let one = |&length: &u64| player.play_one(Some(busy(length)), length, 0, u64::MAX);
+            lengths.iter().map(one).sum::<Counts>()
         };
         let known = play(&mut player, |length| length);
         player.set(&setting);
@@ -593,7 +573,7 @@ mod tests {
                     .visit(0..source.episodes(), &mut |batch| {
                         for run in batch.runs() {
                             let mut windows = vec![];
-                            let counts = followed.follow(run, |window| windows.push(window.get()));
+                            let counts = followed.follow(run, |seen| windows.push(seen.window.get()));
                             let mut told = of_run(run);
                             for (&idle, &window) in run.idle_ns.iter().zip(&windows) {
                                 told.count(window, idle);
@@ -634,7 +614,7 @@ mod tests {
                     .iter()
                     .map(|&(idle, latency, alone)| {
                         let alone = alone.filter(|&alone| alone < idle).unwrap_or(u64::MAX);
-                        late.play_late_alone(Nanos(idle), Nanos(latency), Nanos(alone))
+                        late.play_one(Some(0), idle, latency, alone)
                     })
                     .sum();
                 prop_assert_eq!(one_by_one, counts, "{:?}", rule);

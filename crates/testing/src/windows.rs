@@ -15,7 +15,7 @@ pub fn recorded_and_replayed(reader: &Arc<Reader>, rule: &Rule) -> (Vec<u64>, Ve
     source
         .visit(0..source.episodes(), &mut |batch| {
             for run in batch.runs() {
-                player.follow(run, |window| replayed.push(window.get()));
+                player.follow(run, |seen| replayed.push(seen.window.get()));
             }
         })
         .expect("the recording can be replayed");

@@ -186,7 +186,10 @@ impl SegmentPairing {
             }
             (_, Some((_, Interrupt::Timer))) => Cause::Timer { woken_ns },
             // A task that this trace has not seen to begin is not known to be the waker.
-            (None, None) if event.tid > 0 => return,
+            (None, None | Some((_, Interrupt::Ipi))) if event.tid > 0 => {
+                self.woken.remove(&woken);
+                return;
+            }
             _ => Cause::Interrupt { woken_ns },
         };
         self.woken.insert(woken, (cause, woken_ns));
@@ -271,6 +274,23 @@ mod tests {
         events.iter().for_each(|event| pairing.observe(event));
         let segments = pairing.finish();
         segments.rows.iter().map(|row| (row.task, row.start_ns, row.run_ns, row.cause)).collect()
+    }
+
+    /// A task that was not seen to begin wakes another one, whose wakeup before was of a task that was: that one is not what
+    /// woke it now.
+    #[test]
+    fn a_wakeup_of_an_unknown_task_is_unknown() {
+        let ipi = EventKind::Interrupt(Interrupt::Ipi);
+        for before in [None, Some(event(4_999_500, 1, 9, ipi))] {
+            let mut events = vec![switch(1_000, 0, 0, 7, false), waking(3_000, 0, 7, 8)];
+            events.extend(before);
+            events.extend([
+                waking(5_000_000, 1, 9, 8),
+                switch(5_010_000, 2, 0, 8, false),
+                switch(5_020_000, 2, 8, 0, false),
+            ]);
+            assert!(matches!(causes(&events)[..], [(_, 5_010_000, 10_000, Cause::Unknown)]), "{events:?}");
+        }
     }
 
     #[test]

@@ -70,7 +70,7 @@ struct Cpu {
     vcpus: Vec<i32>,
 }
 
-/// EventKind is known of the CPU of one vCPU's thread.
+/// What is known of the CPU of one vCPU's thread.
 #[derive(Debug)]
 struct Vcpu {
     cpu: u32,
@@ -183,7 +183,7 @@ impl Contention {
         };
         let alone_ns = vcpu.alone_ns(start_ns, idle_ns);
         vcpu.forget_before(event.time_ns);
-        // EventKind was not known may have become known by the passing of time.
+        // What was not known may have become known by the passing of time.
         let cpu = vcpu.cpu;
         self.update(cpu, event.time_ns);
         if slept { alone_ns } else { alone_ns.map(|_| idle_ns) }
@@ -293,7 +293,7 @@ mod tests {
         contention
     }
 
-    /// EventKind follows, and a halt that ends at `end_ns`.
+    /// What follows, and a halt that ends at `end_ns`.
     fn alone(
         mut contention: Contention,
         events: &[(u64, EventKind)],

@@ -1,7 +1,7 @@
 //! Options, progress and Ctrl-C of all experiments.
 
 use anyhow::{Context, ensure};
-use dwell_cli::{command_line, progress, quantity, stop};
+use dwell_cli::{command_line, output, progress, quantity, stop};
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::samples::{self, About};
 use dwell_machine::load::Load;
@@ -105,7 +105,7 @@ impl CampaignArgs {
             notes: [("notes".to_owned(), notes.into())].into_iter().collect(),
         };
         samples::write(path, measurements, &about)?;
-        eprintln!("samples: {}", path.display());
+        output::note(&format!("samples: {}", path.display()));
         Ok(())
     }
 

@@ -301,7 +301,8 @@ fn predict(recording: &Recording, other: &Idle, calibration: &HaltCosts) -> Resu
     let mut predicted = Predicted::default();
     for episode in &recording.episodes {
         let event = episode.event(calibration);
-        let counts = player.play_late_alone(event, calibration.idle_excess(event), episode.alone);
+        let counts =
+            player.play_one(Some(0), event.get(), calibration.idle_excess(event).get(), episode.alone.get());
         if episode.counts {
             predicted.all += counts;
             predicted.halt_cpu_ns += counts.halts as f64 * calibration.halt_cpu_after(event).get() as f64;

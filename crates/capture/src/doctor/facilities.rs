@@ -6,6 +6,7 @@ use crate::perf::{Attributes, Source};
 use crate::plan::guest_probes;
 use crate::rights::capabilities;
 use crate::system::System;
+use crate::tracefs::mount_points;
 use dwell_machine::{Absent, Machine};
 use dwell_trace::guest::GuestSource;
 use serde::Serialize;
@@ -180,14 +181,7 @@ fn euid(status: &str) -> Option<u32> {
 }
 
 fn mounted(machine: &dyn Machine, filesystem: &str) -> Mounted {
-    let mounts =
-        machine.text("/proc/self/mounts").or_else(|| machine.text("/proc/mounts")).unwrap_or_default();
-    let at = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let place = fields.nth(1)?;
-        (fields.next()? == filesystem).then(|| place.to_owned())
-    });
-    let Some(at) = at else {
+    let Some(at) = mount_points(machine, filesystem).into_iter().next() else {
         let filesystems = machine.text("/proc/filesystems").unwrap_or_default();
         let known = filesystems.lines().any(|line| line.split_ascii_whitespace().last() == Some(filesystem));
         return if known { Mounted::No } else { Mounted::Unknown };

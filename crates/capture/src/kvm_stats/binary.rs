@@ -53,11 +53,11 @@ const MOST_STATS: u32 = 4096;
 const MOST_DATA: u64 = 1 << 20;
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 impl Stat {
@@ -159,7 +159,7 @@ impl StatsFile {
 fn numbers(data: &[u8], stat: &Stat) -> Vec<u64> {
     let from = usize::try_from(stat.offset).unwrap_or(usize::MAX);
     let bytes = data.get(from..).unwrap_or_default();
-    let word = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_le_bytes);
+    let word = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_ne_bytes);
     bytes.chunks_exact(8).take(stat.size.into()).map(word).collect()
 }
 
@@ -214,13 +214,13 @@ mod tests {
         let cut = open(&bytes[..bytes.len() - 1]).unwrap();
         assert!(cut.counters().is_err());
         let mut lying = bytes.clone();
-        lying[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+        lying[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert_eq!(
             open(&lying).unwrap_err().to_string(),
             "malformed KVM statistics file: num_desc = 4294967295"
         );
         let mut far = bytes;
-        far[HEADER + 8..HEADER + 12].copy_from_slice(&u32::MAX.to_le_bytes());
+        far[HEADER + 8..HEADER + 12].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert!(matches!(open(&far), Err(LayoutError::Implausible { field: "offset + size", .. })));
     }
 
@@ -229,7 +229,7 @@ mod tests {
         fn garbage_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..400), small in any::<[u8; 4]>()) {
             for (at, value) in [4usize, 8, 16, 20].into_iter().zip(small) {
                 if let Some(word) = bytes.get_mut(at..at + 4) {
-                    word.copy_from_slice(&u32::from(value % 64).to_le_bytes());
+                    word.copy_from_slice(&u32::from(value % 64).to_ne_bytes());
                 }
             }
             if let Ok(stats) = open(&bytes) {

@@ -102,7 +102,7 @@ impl Windows {
                 Layer::Guest => max_ns.saturating_add(max_ns / 8 * u64::from(step % 8)),
                 _ => max_ns.saturating_sub(1),
             };
-            player.play_one(None, idle_ns, 0);
+            player.play_one(None, idle_ns, 0, u64::MAX);
         }
     }
 }
@@ -282,7 +282,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         if is_idle && let Some(since_ns) = since_ns.filter(|&since_ns| since_ns < at_ns) {
             let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
             let late_ns = path.halt_ns.saturating_sub(path.exit_ns);
-            let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns);
+            let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns, u64::MAX);
             self.outcome.counts += counts;
             idled = Some(counts.halts > 0);
             cpu.halts += usize::from(counts.halts > 0);

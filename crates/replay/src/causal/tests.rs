@@ -37,7 +37,7 @@ fn full_windows_have_their_maximum() {
         let polls = |windows: Windows| {
             let mut player = rule.start_late(1).unwrap();
             windows.prepare(&mut player, &rule);
-            player.play_one(None, 190_000, 0).halts == 0
+            player.play_one(None, 190_000, 0, u64::MAX).halts == 0
         };
         assert_eq!([Windows::Full, Windows::Zero].map(polls), [true, false], "{layer:?}");
     }
@@ -136,7 +136,7 @@ proptest! {
         let mut ended_ns = [None; 3];
         for (cpu, since_ns, idle_ns, latency_ns) in &open {
             let busy_ns = ended_ns[*cpu].replace(since_ns + idle_ns).map(|ended_ns: u64| since_ns - ended_ns);
-            expected += players[*cpu].play_one(busy_ns, *idle_ns, *latency_ns);
+            expected += players[*cpu].play_one(busy_ns, *idle_ns, *latency_ns, u64::MAX);
         }
         prop_assert_eq!(counts, expected);
         // And by the source and the loop that replay recordings, where the rule does not look at busy times.

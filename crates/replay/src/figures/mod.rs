@@ -18,7 +18,7 @@ pub use polls::{PollBucket, Polls, Windows};
 pub use recorded::{Recorded, Wakes};
 pub use timeline::{IdlerTimeline, RecordedLine, SLICES, Timeline, WindowLine};
 
-use crate::{Counts, Player, RecordingSource, ReplayError, Rule, RuleError, Run, Source};
+use crate::{Counts, Player, RecordingSource, ReplayError, Rule, RuleError, Run, Seen, Source};
 use closeup::CloseupMaker;
 use dwell_recording::Contents;
 use polls::PollsMaker;
@@ -212,12 +212,12 @@ impl PolicyReplay {
         while self.players.len() <= run.idler {
             self.players.push(self.fresh.clone());
         }
-        let PolicyReplay { players, counts, windows, .. } = self;
+        let PolicyReplay { players, counts, windows, polls, .. } = self;
         windows.clear();
-        *counts += players[run.idler].follow(run, |window| windows.push(window.get()));
-        for (&idle_ns, &window_ns) in run.idle_ns.iter().zip(&self.windows) {
-            self.polls.add(window_ns, idle_ns.min(window_ns), idle_ns > window_ns);
-        }
+        *counts += players[run.idler].follow(run, |Seen { window, polled_ns, halted }| {
+            windows.push(window.get());
+            polls.add(window.get(), polled_ns, halted);
+        });
     }
 
     fn finish(self) -> PolicyFigures {

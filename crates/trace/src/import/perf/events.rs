@@ -218,8 +218,12 @@ impl EventReader {
     fn push(&mut self, event: Event, line: u64, sink: &mut impl EventSink) -> Result<(), PerfError> {
         self.newest_ns = self.newest_ns.max(event.time_ns);
         if !self.merge.push(event) {
-            self.summary.out_of_order += 1;
-            self.summary.lost.add(Some(event.cpu), 1);
+            // Losses were counted where they were read.
+            if !event.is_loss() {
+                self.summary.out_of_order += 1;
+                self.summary.lost.add(Some(event.cpu), 1);
+            }
+            self.merge.push_loss(&event);
         }
         let until_ns = match self.merge.pending() {
             MOST_WAITING.. => self.newest_ns,

@@ -502,7 +502,9 @@ impl<W: Write + Send> Episodes<'_, W> {
         }
         let metadata = writer.metadata_mut();
         metadata.other.insert("dwell.arch".to_owned(), machine(arch).into());
-        reader.summary.notes.extend(assumed);
+        if let Some(note) = assumed {
+            reader.summary.note(metadata, note);
+        }
         reader.summary.set_overlaps(episodes.overlaps(), metadata);
         metadata.idle_includes = choice.pairing.idle_includes();
         metadata.other.extend(choice.pairing.notes());
