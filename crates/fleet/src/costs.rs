@@ -173,7 +173,7 @@ impl Question {
         let Replayed { counts, optimum, .. } =
             replay_and_see(&usable.source, &rules, self.halt_cost, &mut |batch| first.see(batch))?;
         let (idlers, span_ns) = (usable.idlers(), usable.span_ns);
-        possible(optimum.idle_ns, idlers, span_ns, usable.resolution_ns, optimum.episodes)?;
+        possible(optimum.idle_ns, idlers, span_ns, usable.resolution_ns, optimum.episodes, 1)?;
         let cost = |counts: &Counts| fits(counts.cost_ns(self.halt_cost));
         let mut cost_ns = counts.iter().map(cost).collect::<Result<Vec<u64>, _>>()?;
         let today_ns = cost_ns.pop().unwrap_or(0);
@@ -293,15 +293,16 @@ impl Usable {
     }
 }
 
-/// Refuses idle times that add up to more than the time recorded.
+/// Refuses idle times that add up to more than the time recorded, in one recording or in several together.
 pub(crate) fn possible(
     idle_ns: u128,
     idlers: u64,
     span_ns: u64,
     resolution_ns: u64,
     episodes: u64,
+    recordings: u64,
 ) -> Result<(), Unusable> {
-    if span_ns > LONGEST_TIME_NS {
+    if u128::from(span_ns) > u128::from(LONGEST_TIME_NS) * u128::from(recordings.max(1)) {
         return Err(Unusable::TooLong { span_ns });
     }
     let most = u128::from(span_ns) * u128::from(idlers) + u128::from(resolution_ns) * u128::from(episodes);

@@ -81,8 +81,9 @@ pub fn recordings(folder: &Path) -> Result<Vec<String>, (PathBuf, io::Error)> {
             let path = below.join(entry.file_name());
             if entry.file_type().map_err(failed)?.is_dir() {
                 open.push(path);
-            } else if let Some(path) = path.to_str().filter(|path| path.ends_with(EXTENSION)) {
-                found.push(path.to_owned());
+            } else if path.as_os_str().as_encoded_bytes().ends_with(EXTENSION.as_bytes()) {
+                // One that is not UTF-8 cannot be opened by this name, and is reported as left out.
+                found.push(path.to_string_lossy().into_owned());
             }
         }
     }
@@ -157,6 +158,10 @@ mod tests {
             fs::write(folder.path().join(name), "").unwrap();
         }
         assert_eq!(recordings(folder.path()).unwrap(), ["b/a.parquet", "b/c/a.parquet", "z.parquet"]);
+        // A name that is not UTF-8 is not passed over.
+        let odd = std::os::unix::ffi::OsStrExt::from_bytes(b"y\xff.parquet");
+        fs::write(folder.path().join(odd as &std::ffi::OsStr), "").unwrap();
+        assert!(recordings(folder.path()).unwrap().contains(&"y\u{fffd}.parquet".to_owned()));
         assert_eq!(recordings(&folder.path().join("nowhere")).unwrap_err().1.kind(), io::ErrorKind::NotFound);
     }
 

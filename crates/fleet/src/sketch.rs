@@ -368,7 +368,7 @@ impl Sketch {
         })?;
         let all = all.counts();
         let (idlers, span_ns, resolution_ns) = (usable.idlers(), usable.span_ns, usable.resolution_ns);
-        possible(all.idle_ns, idlers, span_ns, resolution_ns, all.episodes)?;
+        possible(all.idle_ns, idlers, span_ns, resolution_ns, all.episodes, 1)?;
         if found.overflow {
             return Err(Unusable::TooExpensive { cost_ns: all.idle_ns });
         }
@@ -800,8 +800,9 @@ impl Sketch {
             }
         }
         let idle_ns: u128 = both().map(|(_, bin)| u128::from(bin.sum_ns)).sum();
-        let Header { idlers, span_ns, resolution_ns, episodes, .. } = self.header;
-        possible(idle_ns, idlers, span_ns, resolution_ns, episodes).map_err(|error| error.to_string())
+        let Header { idlers, span_ns, resolution_ns, episodes, recordings, .. } = self.header;
+        possible(idle_ns, idlers, span_ns, resolution_ns, episodes, recordings)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -936,6 +937,12 @@ mod tests {
         let long = Bin { episodes: 1, sum_ns: 1 };
         assert!(refused(&|bad| _ = bad.lengths.insert(EDGES[90], long)).contains("cannot add up"));
         assert!(refused(&|bad| _ = bad.lengths.insert(EDGES[90] + 1, long)).contains("no bin ends"));
+        // A year is the limit of one recording, and not of 400 that were merged.
+        let mut merged = good.clone();
+        merged.header.span_ns = 400 * 86_400_000_000_000;
+        assert!(refused(&|bad| *bad = merged.clone()).contains("more than a year"));
+        merged.header.recordings = 400;
+        assert!(Sketch::from_bytes("merged", merged.write(vec![]).unwrap()).is_ok());
         let rule = |bad: &mut Sketch| {
             bad.rules.get_mut("host").unwrap().settings.values_mut().next().unwrap().halts = 999
         };

@@ -16,12 +16,15 @@ pub enum HeldOut {
 }
 
 impl HeldOut {
-    /// Reads `0`, a share such as `50%` or `0.5`, or the name of a folder.
+    /// Reads `0`, a share such as `50%` or `0.5`, or the name of a folder, which may end in a slash.
     ///
     /// # Errors
     /// What is wrong with the text.
     pub fn parse(text: &str) -> Result<HeldOut, String> {
         let text = text.trim();
+        if let Some(folder) = text.strip_suffix('/').filter(|folder| !folder.is_empty()) {
+            return Ok(HeldOut::Folder(folder.to_owned()));
+        }
         let (number, scale) =
             text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
         match number.parse::<f64>().map(|number| number / scale) {
@@ -105,6 +108,7 @@ mod tests {
         assert_eq!(HeldOut::parse("50%"), Ok(HeldOut::Vms(0.5)));
         assert_eq!(HeldOut::parse("0.25"), Ok(HeldOut::Vms(0.25)));
         assert_eq!(HeldOut::parse("day2"), Ok(HeldOut::Folder("day2".to_owned())));
+        assert_eq!(HeldOut::parse("20240101/"), Ok(HeldOut::Folder("20240101".to_owned())));
         for text in ["1", "100%", "-1", "1.5", "inf", ""] {
             assert!(HeldOut::parse(text).is_err(), "{text}");
         }
