@@ -1,7 +1,7 @@
 //! The recording to tune on: a file, this machine recorded now, or the bundled recording.
 
 use crate::overwrite::may_write;
-use crate::{model, privileges, progress, quantity, stop};
+use crate::{model, output, privileges, progress, quantity, stop};
 use dwell_policy::Nanos;
 use dwell_recording::{Reader, newfile, regular};
 use dwell_replay::tune::MIN_EPISODES;
@@ -81,7 +81,7 @@ impl InputArgs {
         let asked = Duration::from_nanos(self.record_for.get());
         let shown = duration(self.record_for.get() as f64);
         privileges::record();
-        eprintln!("no FILE given: recording this machine for {shown}");
+        output::note(&format!("no FILE given: recording this machine for {shown}"));
         let recorded =
             dwell_capture::record_anything(asked, &stop, &mut progress::Recording::new(Some(asked)));
         let (summary, bytes) = match recorded {

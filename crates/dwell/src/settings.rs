@@ -118,8 +118,9 @@ pub(crate) fn differing<O: Copy + Into<Owner>>(setting: &Setting<O>, other: &Set
 }
 
 /// Groups of `--set` as settings over `base`: a name that a group already has begins the next group, and so does the
-/// word `default`. One `--set` may have several pairs, separated by commas.
+/// word `default`. One `--set` may have several pairs, separated by commas. `option` is its name in errors.
 pub(crate) fn groups<O: Copy + Into<Owner>>(
+    option: &str,
     asked: &[String],
     base: &[Setting<O>],
 ) -> anyhow::Result<Vec<Vec<Setting<O>>>> {
@@ -134,7 +135,7 @@ pub(crate) fn groups<O: Copy + Into<Owner>>(
         }
         let (name, value) = item
             .split_once('=')
-            .with_context(|| format!("--set {item}: write NAME=VALUE, such as halt_poll_ns=160000"))?;
+            .with_context(|| format!("{option} {item}: write NAME=VALUE, such as halt_poll_ns=160000"))?;
         let (name, value) = (name.trim(), value.trim());
         let plain = name.replace('-', "_");
         match &mut names {
@@ -145,7 +146,7 @@ pub(crate) fn groups<O: Copy + Into<Owner>>(
             }
         }
         if let Some(group) = groups.last_mut() {
-            set(group, name, value).map_err(|why| anyhow!("--set {name}={value}: {why}"))?;
+            set(group, name, value).map_err(|why| anyhow!("{option} {name}={value}: {why}"))?;
         }
     }
     Ok(groups)
@@ -179,7 +180,7 @@ mod tests {
 
     fn texts(asked: &[&str], base: &[Setting]) -> Result<Vec<String>, String> {
         let asked: Vec<String> = asked.iter().map(|&s| s.to_owned()).collect();
-        let groups = groups(&asked, base).map_err(|e| e.to_string())?;
+        let groups = groups("--set", &asked, base).map_err(|e| e.to_string())?;
         Ok(groups.iter().map(|g| g.iter().map(Setting::to_string).collect::<Vec<_>>().join(" ")).collect())
     }
 

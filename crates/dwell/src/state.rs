@@ -1,5 +1,6 @@
 //! Options of all commands that change a machine: which machine, and where its journal is.
 
+use crate::output;
 use crate::settings::pairs;
 use anyhow::ensure;
 use dwell_knobs::journal::{Change, Entry, STATE_DIRECTORY};
@@ -52,7 +53,7 @@ impl StateArgs {
 
 /// Waits between two writes, and reports it.
 pub(crate) fn wait(time: Duration) {
-    eprintln!("waiting {} for windows to shrink", duration(time.as_nanos() as f64));
+    output::note(&format!("waiting {} for windows to shrink", duration(time.as_nanos() as f64)));
     std::thread::sleep(time);
 }
 

@@ -6,7 +6,7 @@ use crate::failure::Outcome;
 use crate::output::{self, FormatArg};
 use crate::settings::{self, differing};
 use crate::state::SysrootArg;
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
@@ -100,6 +100,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let (capability, knobs): (Vec<&String>, Vec<&String>) =
         typed.iter().partition(|text| text.split('=').next() == Some(capability::NAME));
     let here = base.is_here.then_some(&machine as &dyn Machine);
+    ensure!(capability.len() < 2, "{} is given {} times; give it once", capability::NAME, capability.len());
     let groups = groups(&knobs, &args, &base.settings, here)?;
     let explained: Vec<Explained> = groups.iter().flat_map(|group| explain_all(group, here)).collect();
     let told = Told {

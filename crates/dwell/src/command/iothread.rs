@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Subcommand;
 pub(crate) use dwell_control::daemon::{kernel_thread, usage};
 use dwell_knobs::iothread::{self, IoThread};
-use dwell_knobs::qmp::{Limits, Monitor};
+use dwell_machine::Sysroot;
 use dwell_policy::iothread::Property;
 use dwell_report::{Column, Table};
 use serde::Serialize;
@@ -47,10 +47,6 @@ impl MonitorArgs {
     fn socket(&self) -> anyhow::Result<String> {
         socket(&self.qmp)
     }
-
-    fn connect(&self) -> anyhow::Result<Monitor> {
-        Ok(Monitor::connect(&self.qmp, Limits::default())?)
-    }
 }
 
 /// The path of a monitor's socket, from the root on.
@@ -83,7 +79,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 }
 
 fn list(args: &List) -> Outcome {
-    let mut monitor = args.monitor.connect()?;
+    let mut monitor = iothread::connect(&Sysroot::of_this_machine(), &args.monitor.socket()?)?;
     let iothreads = iothread::list(&mut monitor)?;
     let greeting = monitor.greeting();
     let listed = Listed { qemu: greeting.version.clone(), package: greeting.package.clone(), iothreads };

@@ -129,7 +129,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         notes.push(format!("without --set, the settings shown are {which}"));
         vec![present]
     } else {
-        settings::groups(&args.set, &model.defaults())?
+        settings::groups("--set", &args.set, &model.defaults())?
     };
     let work = ReplayedByWork::of(&reader, &model, &asked)?;
     let mut rules = vec![Rule::NEVER, Rule::ALWAYS];

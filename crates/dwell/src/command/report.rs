@@ -6,6 +6,7 @@ mod measured;
 use crate::command::tune::GoalArgs;
 use crate::failure::{Answer, Outcome};
 use crate::model::ModelArgs;
+use crate::output;
 use crate::overwrite::ForceArg;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -112,7 +113,11 @@ fn put(args: &Args, rendered: &[u8]) -> Outcome {
         Some(path) => {
             newfile::write(path, rendered)
                 .with_context(|| format!("cannot write the report {}", path.display()))?;
-            eprintln!("{}: {} bytes", path.display(), dwell_report::count(rendered.len() as u128));
+            output::note(&format!(
+                "{}: {} bytes",
+                path.display(),
+                dwell_report::count(rendered.len() as u128)
+            ));
         }
         None => {
             let mut out = io::stdout().lock();

@@ -80,14 +80,13 @@ pub(crate) fn run(args: Args) -> Outcome {
             }
         }
     }
-    if failed.is_none() || !done.is_empty() {
-        report(&args, &done)?;
-    }
-    let left = told(&done);
+    let shown = if failed.is_none() || !done.is_empty() { report(&args, &done) } else { Ok(()) };
+    let left = not_restored(&done);
+    // That nobody reads what is printed is no reason to end as if all were restored.
     match failed {
         _ if !left.is_empty() => bail!(left),
         Some(error) => Err(error),
-        None => Ok(Answer::Yes),
+        None => shown.map(|()| Answer::Yes),
     }
 }
 
@@ -111,7 +110,7 @@ fn rows(done: &[Reverted]) -> Vec<Row<'_>> {
 }
 
 /// The values that were not restored, as one line.
-fn told(done: &[Reverted]) -> String {
+fn not_restored(done: &[Reverted]) -> String {
     let mut told = vec![];
     for row in rows(done) {
         match row.outcome {

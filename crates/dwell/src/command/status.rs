@@ -148,8 +148,8 @@ fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option
     }
     if change.lease {
         return Some(
-            "it is the lease of a `dwell control`; `dwell status --control` has what that does. `dwell control stop` ends it, and \
-             restores the originals if it no longer runs"
+            "it is the lease of a `dwell control`, of which `dwell status --control` has what it does, or of a `dwell iothread \
+             bench`. `dwell control stop` ends it, and restores the originals if neither runs any more"
                 .to_owned(),
         );
     }

@@ -134,13 +134,16 @@ pub(crate) struct Tuned {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
+    // Before anything is recorded.
+    args.plan.check()?;
+    args.model.layer.map(one_layer).transpose()?;
     let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {
         args.plan.refuse_bundled()?;
     }
     args.plan.refuse_other_machine(reader.metadata())?;
     let mut model = Model::of(&args.model, &reader)?;
-    let layer = one_layer(&model)?;
+    let layer = one_layer(model.whose)?;
     let target = args.plan.target(layer)?;
     let begins_with_source = first_note.is_some();
     let mut in_force = None;
@@ -184,12 +187,10 @@ pub(crate) fn run(args: Args) -> Outcome {
 }
 
 /// The layer whose rule is searched.
-pub(crate) fn one_layer(model: &Model) -> anyhow::Result<Layer> {
-    match model.whose {
+pub(crate) fn one_layer(whose: Whose) -> anyhow::Result<Layer> {
+    match whose {
         Whose::One(layer) => Ok(layer),
-        Whose::Stacked => {
-            bail!("cannot tune two layers at once; give --layer host, guest or iothread")
-        }
+        Whose::Stacked => bail!("cannot tune two layers at once; give --layer host, guest or iothread"),
     }
 }
 
@@ -205,7 +206,7 @@ pub(crate) fn advise(
     let metadata = source.reader().metadata();
     model::refuse_least_lengths(metadata).with_context(|| file.to_owned())?;
     goal.check.refuse(file, &self_check)?;
-    let layer = one_layer(model)?;
+    let layer = one_layer(model.whose)?;
     let (present, recorded) = model.present(metadata);
     let present = present[0];
     let candidates = match layer {

@@ -116,7 +116,7 @@ fn verify(args: &Args, machine: &dyn Writable, id: Option<Id>, stop: &AtomicBool
     let measured = measure(args, &verified, sides, stop);
     verified
         .with(|journal, change| {
-            change::switch(machine, &change, Side::After)?;
+            change::switch(machine, &change, Side::After, &mut std::thread::sleep)?;
             Ok(journal.save(&Change { verifying: false, ..change })?)
         })
         .context("cannot set the values from after the change again")?;
@@ -134,10 +134,11 @@ fn verify(args: &Args, machine: &dyn Writable, id: Option<Id>, stop: &AtomicBool
         change.verifications.push(verification.clone());
         Ok(journal.save(&change)?)
     })?;
-    show::report(args.format.format, &change, &verification)?;
+    let shown = show::report(args.format.format, &change, &verification);
     if reverts && !verification.reverted {
         bail!("cannot revert all of the change; `dwell status` shows what is in force");
     }
+    shown?;
     Ok(if args.exit_code && !verification.verdict.is_gain() { Answer::No } else { Answer::Yes })
 }
 
@@ -211,7 +212,9 @@ fn measure(
     let campaign = Campaign::new("verify", arms, figures, options)?;
     let (settle, length) = (Duration::from_nanos(args.settle.get()), Duration::from_nanos(args.turn.get()));
     let switch = |side: Side| -> anyhow::Result<()> {
-        verified.with(|_, change| Ok(change::switch(verified.machine, &change, side)?))?;
+        verified.with(|_, change| {
+            Ok(change::switch(verified.machine, &change, side, &mut std::thread::sleep)?)
+        })?;
         std::thread::sleep(settle);
         Ok(())
     };

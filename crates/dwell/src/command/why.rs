@@ -4,7 +4,7 @@ pub(crate) mod show;
 #[cfg(test)]
 mod tests;
 
-use crate::failure::{Answer, Outcome};
+use crate::failure::Outcome;
 use crate::model::HALT_COST;
 use crate::output::{self, Format, FormatArg};
 use crate::{privileges, quantity, stop};
@@ -74,12 +74,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: Some(Duration::from_nanos(args.duration.get())), stop: &stop };
     let report = watched(&args.of, &until)?;
-    match args.format.format {
-        Format::Json => output::json(&report)?,
-        Format::Csv => output::csv(&show::csv(&report))?,
-        Format::Table => show::print(&report)?,
+    let format = args.format.format;
+    let answer = output::result(format, &report, || show::csv(&report), || show::text(&report))?;
+    if format != Format::Json {
+        show::notes(&report).iter().for_each(|note| output::note(note));
     }
-    Ok(Answer::Yes)
+    Ok(answer)
 }
 
 /// Watches what is asked for.

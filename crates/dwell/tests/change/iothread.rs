@@ -192,7 +192,7 @@ fn a_thread_that_is_leased_is_not_measured() {
         Lease::take(machine, &holder, &Subject::Iothread(target()), present, &[never]).unwrap();
     }
     let told = scene.refused(&bench);
-    assert!(told.contains("cannot measure settings of `iothread1`: change 2 is the lease"), "{told}");
+    assert!(told.contains("is leased already (change 2); `dwell control stop` ends that"), "{told}");
     assert_eq!((qemu.get("poll-max-ns"), qemu.writes().len()), (before, 0));
     scene.stdout(&["control", "stop"]);
     // This monitor counts no requests.

@@ -64,6 +64,7 @@ impl Qemu {
 /// libvirt's shell with one domain, whose configuration is a file.
 const VIRSH: &str = "#!/bin/sh\nxml=\"$(dirname \"$0\")/../../domain.xml\"\ncase \"$1\" in\n\
     dumpxml) [ \"$4\" = web ] || { echo \"no domain $4\" >&2; exit 1; }; cat \"$xml\";;\n\
+    list) echo other;;\n\
     define) cat > \"$xml.new\" && mv \"$xml.new\" \"$xml\"; echo defined;;\nesac\n";
 const DOMAIN: &str = "<domain type='kvm'>\n  <name>web</name>\n  <iothreadids>\n    <iothread id='1'/>\n  </iothreadids>\n</domain>";
 
@@ -101,6 +102,19 @@ fn an_iothread_is_set_kept_by_libvirt_verified_and_taken_back() {
     scene.stdout(&["revert"]);
     assert_eq!(qemu.get("poll-max-ns"), present.get("poll-max-ns").unwrap());
     assert_eq!(scene.machine.text("/domain.xml").unwrap().replace("></iothread>", "/>"), DOMAIN);
+
+    // The object is deleted, and the domain undefined: there is nothing to restore.
+    scene.stdout(&["apply", "PLAN", "--persist"]);
+    let deleted =
+        qemu.connect().unwrap().execute("object-del", Some(serde_json::json!({ "id": "iothread1" })));
+    deleted.unwrap();
+    scene.machine.write("/usr/bin/virsh", &VIRSH.replace("= web", "= nothing"));
+    assert!(scene.stdout(&["status"]).contains("gone"));
+    let reverted = scene.json(&["revert"]);
+    assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
+    scene.machine.write("/usr/bin/virsh", VIRSH);
+    drop(qemu);
+    let qemu = Qemu::start(&scene.machine).unwrap();
 
     // What was set in a QEMU that has ended is gone with it.
     scene.stdout(&["apply", "PLAN"]);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 fn dwell(words: &[&str], monitor: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
     command.arg("iothread").arg(words[0]).arg("--qmp").arg(monitor).args(&words[1..]);
-    if words[0] == "set" {
+    if ["set", "bench"].contains(&words[0]) {
         // Beside the monitor: its folder is removed with the QEMU.
         command.arg("--state-dir").arg(monitor.with_file_name("state"));
     }
@@ -189,6 +189,20 @@ fn an_interrupted_bench_puts_back_what_was_there() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("stopped early"));
     assert_eq!(properties(&monitor), before);
     say!("{test}: ended and put back in {:?}", begun.elapsed());
+
+    // What is killed restores nothing, and the journal has it all.
+    let mut killed = dwell(&words, &monitor).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while properties(&monitor) == before {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing was set");
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let mut stop = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    stop.args(["control", "stop", "--state-dir"]).arg(monitor.with_file_name("state"));
+    let stopped = stop.output().unwrap();
+    assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+    assert_eq!(properties(&monitor), before, "{}", String::from_utf8_lossy(&stopped.stdout));
 }
 
 /// A plan for `io0` that promises fewer sleeps.

@@ -29,23 +29,21 @@ const show = (number) => {
   charts.splice(0).forEach((chart) => chart.drawn && chart.drawn.dispose());
   waiting.length = 0;
   const together = report.time_axis === 'common' ? report.recordings : [recording];
+  // Decisions of a controller may stand alone.
+  const ofRecording = (...parts) => (recording ? parts.map((part) => part(recording)) : []);
+  const tuned = ({ tune }) => (tune ? element('div', { class: 'pair' }, costs(recording), pareto(recording)) : null);
   const parts = [
-    heading(recording),
+    ...ofRecording(heading),
     report.comparison ? changed() : null,
-    verdict(recording),
+    ...ofRecording(verdict),
     report.plan ? plan() : null,
     report.comparison ? comparison() : null,
-    recording.tune ? element('div', { class: 'pair' }, costs(recording), pareto(recording)) : null,
-    idle(recording),
-    polls(recording),
-    timeline(together),
-    closeup(recording),
-    activity(recording),
+    ...ofRecording(tuned, idle, polls, () => timeline(together), closeup, activity),
     exits(),
     measured(),
     why(),
     decisions(),
-    provenance(recording),
+    ...ofRecording(provenance),
     element(
       'footer',
       {},

@@ -255,6 +255,8 @@ const comparison = () => {
 
 const plan = () => {
   const { file, plan: made } = report.plan;
+  // A plan by hand predicts nothing, and one by work has no optimum.
+  const { effect } = made;
   const row = (name, one) => [
     name,
     percent(one.cost_ns_per_s / 1e9),
@@ -264,16 +266,18 @@ const plan = () => {
   ];
   return card(
     `The plan: ${file.split('/').pop()}`,
-    `${made.advice}. Predicted from the recording ${made.recording.file}:`,
-    table(
-      [['', true], ['cost'], ['polling CPU'], ['halts/s'], ['mean latency']],
-      [
-        row('present', made.effect.present),
-        row('plan', made.effect.recommended),
-        row('optimum', made.effect.optimum),
-      ],
-      true,
-    ),
+    effect ? `${made.advice}. Predicted from the recording ${made.recording.file}:` : `${made.advice}.`,
+    effect
+      ? table(
+          [['', true], ['cost'], ['polling CPU'], ['halts/s'], ['mean latency']],
+          [
+            row('present', effect.present),
+            row('plan', effect.recommended),
+            ...(effect.speed ? [] : [row('optimum', effect.optimum)]),
+          ],
+          true,
+        )
+      : null,
     details(
       'What it writes',
       table(

@@ -40,7 +40,7 @@ const provenance = (recording) => {
     ],
     [
       'losses',
-      `${lost.events === null || lost.events === undefined ? 'events not counted' : counted(lost.events, 'event')}${(lost.by_cpu || []).map(({ cpu, events }) => `, CPU ${cpu}: ${count(events)}`).join('')}; ${counted(lost.incomplete_episodes || 0, 'incomplete episode')} left out`,
+      `${lost.events === null || lost.events === undefined ? 'events not counted' : `${lost.at_least ? 'at least ' : ''}${counted(lost.events, 'event')}`}${(lost.by_cpu || []).map(({ cpu, events }) => `, CPU ${cpu}: ${count(events)}`).join('')}; ${counted(lost.incomplete_episodes || 0, 'incomplete episode')} left out`,
     ],
     ['notes', recording.notes.join('; ')],
     ['provenance', metadata.provenance],

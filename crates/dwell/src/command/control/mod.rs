@@ -32,8 +32,8 @@ use std::path::{Path, PathBuf};
 /// originals are in force for 1 s, 2 s and so on up to 64 s, or until the load changes. When control has cost
 /// more than 1.01 times what the originals would have cost, by over 1 % of their cost of the last 10 s, the
 /// originals are in force for 100 ms, after further losses for 1 s, 2 s and so on up to 64 s. There are at most 240 writes a minute. Unless `verify` in the configuration is 0, a setting
-/// that is taken is compared in turns with the one before, and where CPUs mostly halt, polling is tried now
-/// and then.
+/// that is taken for guest or host is compared in turns with the one before, and where CPUs mostly halt, polling is
+/// tried now and then.
 ///
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value
 /// that may be written are in the journal before the first write. They are restored at the end, by SIGTERM and Ctrl-C

@@ -16,7 +16,7 @@ use dwell_control::{Change, Observation, Simulated, Tenant, Terms, simulate};
 use dwell_policy::catalogue::Terms as Learner;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::{LONGEST_TIME_NS, Reader};
+use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
 use dwell_replay::{Counts, Row, Rule, Source, Values, grid, replay, study};
 use host::as_one_host;
@@ -120,6 +120,9 @@ pub(super) fn run(
     show(&source, &given, Some(file.display().to_string()), vec![], notes, observe, format)
 }
 
+/// The longest time that is replayed \[ns\], 31 days: each tenth of a second of it has costs, also where nothing happens.
+const LONGEST_NS: u64 = 31 * 86_400 * 1_000_000_000;
+
 /// What a recording and the options give.
 struct Given {
     model: Model,
@@ -134,10 +137,10 @@ impl Given {
         let metadata = reader.metadata();
         model::refuse_least_lengths(metadata)?;
         ensure!(
-            reader.span_ns() <= LONGEST_TIME_NS,
-            "absurd: the recording claims {} ns from its first start to its last end, which is more than a year; `dwell info` \
-             shows its times",
-            reader.span_ns()
+            reader.span_ns() <= LONGEST_NS,
+            "control is replayed over at most 31 days, and the recording claims {} from its first start to its last end; \
+             `dwell info` shows its times",
+            dwell_report::duration(reader.span_ns() as f64)
         );
         let model = Model::of(args, reader)?;
         let Whose::One(layer) = model.whose else {

@@ -100,4 +100,11 @@ pub(super) fn table(told: &Told) -> Table {
         .column(Column::text("same as", "same_as"), same)
         .column(Column::text("scope", "scope"), |explained| explained.scope_words)
         .table()
+        .followed_by(
+            Table::of(told.capability.as_ref())
+                .column(Column::text("knob", "knob"), |capability| capability.name)
+                .column(Column::text("scope", "scope"), |capability| capability.only)
+                .column(Column::text("call", "call"), |capability| capability.call.as_deref())
+                .table(),
+        )
 }

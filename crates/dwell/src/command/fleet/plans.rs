@@ -1,5 +1,6 @@
 //! `dwell fleet --plan`: a choice as plans for `dwell apply`, and the order in which the VMs get them.
 
+use crate::output;
 use anyhow::{Context, bail};
 use dwell_fleet::{A_CLASS, Question, Rollout, Row, waves};
 use dwell_knobs::plan::Plan;
@@ -145,12 +146,12 @@ impl PlansArgs {
         let mut text = vec![];
         table.write_csv(&mut text)?;
         newfile::write(&folder.join(ORDER), &text)?;
-        eprintln!(
+        output::note(&format!(
             "{} for {} written to {}; order.csv has the waves",
             number_of(groups.len() as u128, "plan"),
             super::vms(order.len()),
             folder.display()
-        );
+        ));
         Ok(())
     }
 }

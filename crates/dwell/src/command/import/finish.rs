@@ -4,7 +4,7 @@ use super::{Common, Imported};
 use crate::failure::Outcome;
 use crate::output::{self};
 use crate::settings;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 use dwell_recording::{Contents, Metadata, SettingValue, SettingsChange, Writer};
@@ -158,7 +158,7 @@ pub(super) fn in_force<O>(
 ) -> anyhow::Result<SettingsChange> {
     let version = Versions::of_recording(metadata).of(owner);
     let base = Setting::defaults(owner, version);
-    let groups = settings::groups(asked, &[base]).context("--in-force")?;
+    let groups = settings::groups("--in-force", asked, &[base])?;
     let [group] = groups.as_slice() else {
         return Err(anyhow!("--in-force: a parameter is given twice"));
     };

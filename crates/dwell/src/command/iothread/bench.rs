@@ -9,17 +9,16 @@ use crate::failure::Outcome;
 use crate::output::FormatArg;
 use crate::state::StateArgs;
 use crate::{privileges, progress, quantity, settings, stop};
-use anyhow::{Context, anyhow, bail, ensure};
-use dwell_knobs::iothread::{self, IoThread, Process};
+use anyhow::{Context, ensure};
+use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::knob::IothreadTarget;
-use dwell_knobs::qmp::{Limits, Monitor};
-use dwell_knobs::{journal, lease};
+use dwell_knobs::lease::{Holder, Lease, Subject};
+use dwell_knobs::qmp::Monitor;
 use dwell_machine::load::Load;
 use dwell_machine::threads::Thread;
-use dwell_machine::{Machine as _, Sysroot, Writable as _};
+use dwell_policy::Nanos;
+use dwell_policy::iothread::Property;
 use dwell_policy::param::Setting;
-use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos};
 use dwell_report::measured::{self, Measured};
 use dwell_stats::{Arms, Campaign, CampaignOptions, Figure, Results, Unit};
 use live::Live;
@@ -33,9 +32,10 @@ use std::time::Duration;
 /// Paired measurements with intervals, under your own load. The settings are measured in turns of a fraction of a
 /// second, in the order A B C A', then in reverse; A is the present setting and A' the same setting once more, which
 /// shows the error of the method. Measured are the thread's CPU time, its sleeps and the requests of all block
-/// devices of this QEMU. Turns during which other programs used CPU time are repeated. The present values are
-/// restored at the end, after an error and after Ctrl-C; a value that was changed outside dwell meanwhile is left
-/// alone and reported.
+/// devices of this QEMU. Turns during which other programs used CPU time are repeated. The present values and all that
+/// are measured go into the journal first, as a lease. The present ones are restored at the end, after an error and after
+/// Ctrl-C, and by `dwell control stop` if dwell is killed; a value that was changed outside dwell meanwhile is left alone
+/// and reported. While a `dwell control` runs, nothing is measured.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dwell iothread bench --qmp /run/vm.qmp io0 --set poll-max-ns=0 --set poll-max-ns=300us"
@@ -111,23 +111,23 @@ struct Arm {
 
 pub(super) fn run(args: &Args) -> Outcome {
     let (machine, socket) = (args.state.machine()?, args.monitor.socket()?);
-    let mut monitor = Monitor::connect(&machine.path(&socket), Limits::default())?;
+    let mut monitor = iothread::connect(&machine, &socket)?;
     let thread = which(&mut monitor, args.id.as_deref())?;
-    let target = IothreadTarget { socket, id: thread.id.clone(), domain: None };
-    let process = iothread::process(&machine, &monitor, &thread);
-    is_not_leased(&machine, &args.state.state_dir, &target, process)?;
-    privileges::record();
     let qemu = monitor.greeting().version.clone();
     let settings = settings_of(&qemu, &thread, &args.set)?;
     let (pid, tid) = kernel_thread(&monitor, &thread, args.thread)?;
+    // A monitor serves one client at a time, and every write connects anew.
+    drop(monitor);
+    privileges::record();
     let stop = stop::patiently()?;
-    let mut live = Live {
-        monitor,
-        before: thread.clone(),
-        now: thread,
-        observed: Thread::of(pid, tid),
-        restored: false,
-    };
+    let holder = Holder::begin(&machine, &args.state.state_dir)?;
+    let subject = Subject::Iothread(IothreadTarget { socket, id: thread.id.clone(), domain: None });
+    let mut all = settings.clone();
+    if args.predict {
+        all.push(without_polling(&settings[0])?);
+    }
+    let lease = Lease::take(&machine, &holder, &subject, settings[0], &all)?;
+    let mut live = Live { machine: &machine, lease, observed: Thread::of(pid, tid) };
     let measured = measure(args, &mut live, &settings, pid, &stop);
     let restored = live.restore();
     let (findings, waits) = match (measured, restored) {
@@ -136,29 +136,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         (Ok(_), Err(error)) => return Err(error),
         (Err(error), Err(also)) => return Err(also.context(format!("{error:#}; then"))),
     };
-    report(args, &qemu, &live.before.id, tid, &settings, &findings, waits.as_ref())
-}
-
-/// A controller would take the values of a turn for another program's, and end its control.
-fn is_not_leased(
-    machine: &Sysroot,
-    state_directory: &str,
-    target: &IothreadTarget,
-    process: Option<Process>,
-) -> anyhow::Result<()> {
-    if !machine.exists(state_directory) {
-        return Ok(());
-    }
-    let changes = journal::read_readable(machine, state_directory)?.changes;
-    if let Some(lease) = lease::open_of_thread(&changes, target, process) {
-        bail!(
-            "cannot measure settings of `{}`: change {} is the lease of a `dwell control`, which sets them; end it first: dwell \
-             control stop",
-            target.id,
-            lease.id
-        );
-    }
-    Ok(())
+    report(args, &qemu, &thread.id, tid, &settings, &findings, waits.as_ref())
 }
 
 fn which(monitor: &mut Monitor, id: Option<&str>) -> anyhow::Result<IoThread> {
@@ -177,14 +155,13 @@ fn which(monitor: &mut Monitor, id: Option<&str>) -> anyhow::Result<IoThread> {
 
 /// The present setting, and those to compare with it.
 fn settings_of(qemu: &str, thread: &IoThread, asked: &[String]) -> anyhow::Result<Vec<Setting>> {
-    let version = Version::parse(qemu).with_context(|| format!("`{qemu}` is not a version of QEMU"))?;
-    let mut present = Setting::defaults(Layer::Iothread, version);
-    for (name, value) in &thread.properties {
-        present.set(name, *value).map_err(|error| anyhow!("the present {name} = {value}: {error}"))?;
-    }
-    let groups = settings::groups(asked, &[present])?;
+    let present = iothread::setting(thread, qemu)?;
+    let groups = settings::groups("--set", asked, &[present])?;
     let mut all = vec![present];
-    for setting in groups.into_iter().map(|group| group[0]) {
+    for mut setting in groups.into_iter().map(|group| group[0]) {
+        for (param, value) in setting.clone().iter() {
+            setting.set(param.name, thread.stored(param.name, value))?;
+        }
         ensure!(
             !all.contains(&setting),
             "--set: `{}` is given twice, or is the setting in force",
@@ -207,12 +184,12 @@ fn values_of(setting: &Setting) -> Vec<(String, i64)> {
 
 fn measure(
     args: &Args,
-    live: &mut Live,
+    live: &mut Live<'_>,
     settings: &[Setting],
     pid: u32,
     stop: &AtomicBool,
 ) -> anyhow::Result<(Results, Option<Waits>)> {
-    let waits = if args.predict { Some(record_waits(live, stop)?) } else { None };
+    let waits = if args.predict { Some(record_waits(live, &settings[0], stop)?) } else { None };
     let present = settings[0];
     let mut arms = Arms::new("present", present);
     for setting in &settings[1..] {
@@ -241,11 +218,17 @@ fn measure(
     Ok((results, waits))
 }
 
-fn record_waits(live: &mut Live, stop: &AtomicBool) -> anyhow::Result<Waits> {
-    live.set(&[("poll-max-ns".to_owned(), 0)])?;
+fn record_waits(live: &mut Live<'_>, present: &Setting, stop: &AtomicBool) -> anyhow::Result<Waits> {
+    live.set(&without_polling(present)?)?;
     let thread = live.observed;
     Waits::record(thread, RECORD, stop, || live.requests())
         .context("cannot record the thread without polling")
+}
+
+fn without_polling(present: &Setting) -> anyhow::Result<Setting> {
+    let mut without = *present;
+    without.set(Property::PollMaxNs.name(), 0)?;
+    Ok(without)
 }
 
 fn measured_row(iothread: &str, arm: &Arm, findings: &Results) -> Option<measured::Row> {

@@ -72,8 +72,8 @@ impl Waits {
             self.source.visit(0..u64::MAX, &mut |batch| {
                 for run in batch.runs() {
                     let mut lengths = run.idle_ns.iter();
-                    counts += player.follow(run, |window| {
-                        let slept = |idle: &u64| *idle > self.ready_ns && *idle > window.get();
+                    counts += player.follow(run, |seen| {
+                        let slept = |idle: &u64| *idle > self.ready_ns && seen.halted;
                         sleeps += u64::from(lengths.next().is_some_and(slept));
                     });
                 }

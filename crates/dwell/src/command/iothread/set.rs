@@ -2,16 +2,19 @@
 
 use super::MonitorArgs;
 use crate::command::apply::{self, How};
-use crate::failure::{Answer, Outcome};
-use crate::output::{self, Format, FormatArg};
+use crate::failure::Outcome;
+use crate::output::{self, FormatArg};
 use crate::state::StateArgs;
 use anyhow::Context;
 use dwell_knobs::change::Permission;
-use dwell_knobs::iothread::{self, IoThread, Plan};
+use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::journal::Id;
 use dwell_knobs::knob::IothreadTarget;
+use dwell_knobs::object_id::ObjectId;
+use dwell_knobs::plan::Plan;
 use dwell_policy::Nanos;
 use dwell_policy::iothread::Property;
+use dwell_report::{Column, Table};
 use serde::Serialize;
 
 /// Set properties of an I/O thread and read them back
@@ -59,11 +62,21 @@ fn assignment(text: &str) -> Result<(String, i64), String> {
 }
 
 #[derive(Serialize)]
+struct Change {
+    property: String,
+    from: i64,
+    to: i64,
+}
+
+#[derive(Serialize)]
 struct Done<'a> {
-    #[serde(flatten)]
-    plan: &'a Plan,
+    id: &'a ObjectId,
+    /// In the order of the writes.
+    changes: Vec<Change>,
+    /// What is there already.
+    unchanged: Vec<&'a str>,
     dry_run: bool,
-    /// The number that takes it back; null if nothing was written.
+    /// The number that reverts it; null if nothing was written.
     change: Option<Id>,
     commands: Vec<String>,
     virsh: String,
@@ -76,61 +89,73 @@ pub(super) fn run(args: &Args) -> Outcome {
     let socket = args.monitor.socket()?;
     let mut monitor = iothread::connect(&machine, &socket)?;
     let thread = iothread::find(&mut monitor, &args.id)?;
-    let plan = iothread::plan(&mut monitor, &thread, &args.values).context("nothing was changed")?;
-    let version = monitor.greeting().version.clone();
+    let target = IothreadTarget { socket, id: thread.id.clone(), domain: None };
+    let plan = iothread::plan(&mut monitor, &thread, &args.values, target).context("nothing was changed")?;
     // A monitor serves one client at a time, and every write connects anew.
     drop(monitor);
-    let target = IothreadTarget { socket, id: thread.id.clone(), domain: None };
-    let journaled = plan.journaled(&thread, &version, target).context("nothing was changed")?;
-    let change = if plan.changes.is_empty() {
+    let change = if plan.writes.is_empty() {
         None
     } else {
         // What is asked for by hand is set although nothing may read it, as a factor where polling is off.
         let permission = Permission { force: false, no_effect: true };
         let how = How { persist: false, permission, dry_run: args.dry_run };
-        apply::carry_out(&machine, &journaled, &args.state, how)?.1
+        apply::carry_out(&machine, &plan, &args.state, how)?.1
     };
     let lines = iothread::persistence(&thread.id, &after(&thread, &plan));
+    let is_written = |name: &String| plan.writes.iter().any(|write| write.knob == *name);
+    let writes = plan.writes.iter();
     let done = Done {
-        commands: plan.commands(),
-        plan: &plan,
+        id: &thread.id,
+        commands: writes.clone().map(|write| iothread::command(&thread.id, &write.knob, write.to)).collect(),
+        changes: writes
+            .map(|write| Change { property: write.knob.clone(), from: write.from, to: write.to })
+            .collect(),
+        unchanged: args
+            .values
+            .iter()
+            .map(|(name, _)| name)
+            .filter(|name| !is_written(name))
+            .map(String::as_str)
+            .collect(),
         dry_run: args.dry_run,
         change,
         virsh: lines.virsh,
         libvirt_xml: lines.xml,
         command_line: lines.object,
     };
-    match args.format.format {
-        Format::Json => output::json(&done)?,
-        Format::Table | Format::Csv => output::text(&words(&done))?,
-    }
-    Ok(Answer::Yes)
+    let table = || {
+        Table::of(&done.changes)
+            .column(Column::text("property", "property"), |change| change.property.as_str())
+            .column(Column::number("from", "from"), |change| change.from.to_string())
+            .column(Column::number("to", "to"), |change| change.to.to_string())
+            .table()
+    };
+    output::result(args.format.format, &done, table, || words(&done))
 }
 
 /// The polling properties after the plan is applied.
 fn after<'a>(thread: &'a IoThread, plan: &Plan) -> Vec<(&'a str, i64)> {
     let there = Property::ALL.iter().filter_map(|property| thread.properties.get_key_value(property.name()));
     let value = |name: &str, now: i64| {
-        plan.changes.iter().find(|change| change.property == name).map_or(now, |change| change.to)
+        plan.writes.iter().find(|write| write.knob == name).map_or(now, |write| write.to)
     };
     there.map(|(name, now)| (name.as_str(), value(name, *now))).collect()
 }
 
 fn words(done: &Done<'_>) -> String {
-    let plan = done.plan;
     let mut text = String::new();
-    for change in &plan.changes {
+    for Change { property, from, to } in &done.changes {
         let verb = if done.dry_run { "would set" } else { "set" };
-        text += &format!("{verb} {} of {}: {} -> {}\n", change.property, plan.id, change.from, change.to);
+        text += &format!("{verb} {property} of {}: {from} -> {to}\n", done.id);
     }
-    for property in &plan.unchanged {
-        text += &format!("{property} of {} has this value already; not written\n", plan.id);
+    for property in &done.unchanged {
+        text += &format!("{property} of {} has this value already; not written\n", done.id);
     }
     if done.dry_run {
         done.commands.iter().for_each(|command| text += &format!("  {command}\n"));
     }
     if let Some(id) = done.change {
-        text += &format!("change {id}; take it back with: dwell revert {id}\n");
+        text += &format!("change {id}; revert it with: dwell revert {id}\n");
     }
     text += &format!(
         "\n# to keep it, on QEMU's command line:\n{}\n# or in libvirt's <iothreadids>:\n{}\n# to set it now through libvirt:\n{}\n",

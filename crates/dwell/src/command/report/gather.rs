@@ -1,4 +1,4 @@
-//! All figures of a report, computed once. The four forms are views of this value.
+//! All figures of a report, computed once. The page and the JSON are views of this value.
 
 mod axis;
 
@@ -25,6 +25,7 @@ use dwell_replay::{Rule, Source};
 use dwell_report::measured::Measured;
 use dwell_trace::exits::ExitTable;
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 /// The version of the JSON; it rises when a field changes its meaning or goes away.
@@ -160,7 +161,7 @@ impl Recording {
         let file = path.display().to_string();
         let mut info = Summary::of(&reader)?;
         let model = Model::of(&args.model, &reader)?;
-        let layer = tune::one_layer(&model)?;
+        let layer = tune::one_layer(model.whose)?;
         let planned =
             planned.map(|setting| of_layer(setting, layer)).transpose().with_context(|| file.clone())?;
         let (source, self_check) = check::check(model.source(reader))?;
@@ -229,13 +230,12 @@ fn plan(path: &Path) -> anyhow::Result<PlanFile> {
 
 /// Keeps the idlers with most episodes, in their order; returns how many were removed.
 fn keep_busiest(info: &mut Summary) -> usize {
-    let mut episodes: Vec<u64> = info.idlers.iter().map(|idler| idler.stats.episodes).collect();
-    episodes.sort_unstable_by(|a, b| b.cmp(a));
     let all = info.idlers.len();
-    if let Some(&least) = episodes.get(SUMMARISED - 1) {
-        info.idlers.retain(|idler| idler.stats.episodes >= least);
-        info.idlers.truncate(SUMMARISED);
-    }
+    let mut busiest: Vec<usize> = (0..all).collect();
+    busiest.sort_by_key(|&at| Reverse(info.idlers[at].stats.episodes));
+    busiest.truncate(SUMMARISED);
+    let mut place = 0..;
+    info.idlers.retain(|_| place.next().is_some_and(|at| busiest.contains(&at)));
     all - info.idlers.len()
 }
 

@@ -124,16 +124,16 @@ fn write_page(path: &Path, timers: &Timers, before: Option<&Timers>) -> anyhow::
     let data = serde_json::to_string(&Page::of(timers, before, &command_line()))?;
     let page = dwell_report::page::page(&title, &(dwell_report::page::embeddable(&data) + "\n"));
     newfile::write(path, page.as_bytes()).context("cannot write the page")?;
-    eprintln!("{}: {} bytes", path.display(), dwell_report::count(page.len() as u128));
+    output::note(&format!("{}: {} bytes", path.display(), dwell_report::count(page.len() as u128)));
     Ok(())
 }
 
 fn write_plan(path: &Path, timers: &Timers, force: bool) -> anyhow::Result<()> {
     let Some(plan) = timers.plan() else {
-        eprintln!(
+        output::note(&format!(
             "no plan is written to {}: the advice is to leave the present set-up, or needs more than a parameter",
             path.display()
-        );
+        ));
         return Ok(());
     };
     plan::refuse_other_machine(&timers.metadata, force)?;

@@ -135,7 +135,7 @@ fn rows(advice: &TimerAdvice) -> Vec<(String, &Cost, Option<f64>)> {
 }
 
 fn share(time_ns: Option<f64>, advice: &TimerAdvice) -> Cell {
-    time_ns.map_or_else(|| "not known".into(), |ns| Cell::Share(per_s(ns, advice) / 1e9))
+    Cell::share(time_ns.map(|ns| per_s(ns, advice) / 1e9))
 }
 
 fn name(row: &SetupRow) -> String {

@@ -1,7 +1,7 @@
 //! Sources of live episodes.
 
 use crate::privileges;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use dwell_capture::{GuestSource, Observer, RecordError, Recorder, Status, Until};
 use dwell_recording::accounting::Outcome;
@@ -51,6 +51,12 @@ pub(crate) struct Batch {
 
 /// Episodes of this machine, from its tracepoints.
 pub(crate) fn live(target: Target, pid: Option<u32>, comm: Option<&str>) -> anyhow::Result<Feed> {
+    let only = |given: bool, option: &str, targets: &str| {
+        ensure!(!given, "{option} has no effect on the target {}: it is for {targets}", target.name());
+        Ok(())
+    };
+    only(comm.is_some() && target != Target::Thread, "--comm", "thread")?;
+    only(pid.is_some() && target == Target::Guest, "--pid", "host and thread")?;
     let pid = pid.map(i32::try_from).transpose().context("--pid: no such process")?;
     let target = match target {
         Target::Host => dwell_capture::Target::Host { pid, exits: false, contention: false, causes: false },

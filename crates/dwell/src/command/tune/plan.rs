@@ -2,6 +2,7 @@
 
 use super::Tuned;
 use crate::model::Model;
+use crate::output;
 use crate::overwrite::may_write;
 use anyhow::{Context, bail};
 use dwell_knobs::change::{self, Permission};
@@ -52,6 +53,11 @@ pub(super) struct PlanArgs {
 }
 
 impl PlanArgs {
+    /// Refuses a file that is there, unless it is to be replaced.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.plan.as_ref().map_or(Ok(()), |path| may_write(path, self.force, "--force replaces it"))
+    }
+
     /// The I/O thread of the plan.
     pub(super) fn target(&self, layer: Layer) -> anyhow::Result<Option<IothreadTarget>> {
         let (Some(socket), Some(id)) = (&self.qmp, &self.iothread) else {
@@ -74,8 +80,9 @@ impl PlanArgs {
 
     /// The identity of the recording for the plan; `None` without --plan.
     pub(super) fn facts(&self, file: &str, reader: &Reader) -> anyhow::Result<Option<RecordingFacts>> {
-        let Some(path) = &self.plan else { return Ok(None) };
-        may_write(path, self.force, "--force replaces it")?;
+        if self.plan.is_none() {
+            return Ok(None);
+        }
         Ok(Some(RecordingFacts::of(file, reader).with_context(|| file.to_owned())?))
     }
 
@@ -107,7 +114,10 @@ impl PlanArgs {
         let Some(path) = &self.plan else { return Ok(()) };
         let (_, recorded) = model.present(metadata);
         let Some(plan) = Plan::of(&tuned.advice, metadata, recorded, facts, target) else {
-            eprintln!("the advice is to leave the present setting: no plan is written to {}", path.display());
+            output::note(&format!(
+                "the advice is to leave the present setting: no plan is written to {}",
+                path.display()
+            ));
             return Ok(());
         };
         let plan = match &tuned.work {
@@ -145,7 +155,7 @@ fn check<O>(plan: &Plan, metadata: &Metadata<O>, force: bool) -> anyhow::Result<
     };
     let found: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
     match force {
-        true => eprintln!("note: the plan does not fit this machine: {}", found.join("; ")),
+        true => output::note(&format!("note: the plan does not fit this machine: {}", found.join("; "))),
         false => bail!(
             "cannot write the plan, since it does not fit this machine: {}; --force writes it anyway",
             found.join("; ")
@@ -158,6 +168,6 @@ fn check<O>(plan: &Plan, metadata: &Metadata<O>, force: bool) -> anyhow::Result<
 pub(crate) fn finish<O>(path: &Path, plan: &Plan, metadata: &Metadata<O>, force: bool) -> anyhow::Result<()> {
     check(plan, metadata, force)?;
     newfile::write(path, plan.to_toml()?.as_bytes()).context("cannot write the plan")?;
-    eprintln!("plan written; apply it with: dwell apply {}", path.display());
+    output::note(&format!("plan written; apply it with: dwell apply {}", path.display()));
     Ok(())
 }

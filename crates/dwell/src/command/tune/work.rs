@@ -49,9 +49,15 @@ impl ByWork {
         worth_a_change: Worth,
     ) -> anyhow::Result<Option<ByWork>> {
         let Some(segments) = by_work::segments(reader, present.layer())? else {
+            let has_causes = reader.cause_shares()?.is_some();
+            ensure!(
+                also.is_none() || has_causes,
+                "--also needs a recording with what woke the tasks, vCPUs or threads, as `dwell record` keeps it"
+            );
             ensure!(
                 also.is_none(),
-                "--also needs a recording with what woke the tasks, vCPUs or threads, as `dwell record` keeps it"
+                "--also has no effect: nothing is predicted by work where few wait for each other, or for another layer than \
+                 the recording's"
             );
             return Ok(None);
         };
@@ -62,6 +68,7 @@ impl ByWork {
             another.as_ref().map(|(_, (segments, setting))| Other { segments, under: Rule::Layer(*setting) });
         let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), other.as_ref())?;
         let Some(predictor) = predictor else {
+            ensure!(also.is_none(), "--also has no effect: too little work was recorded to predict by it");
             return Ok(None);
         };
         let other = another.as_ref().map(|(path, (_, setting))| OtherByWork {

@@ -58,7 +58,7 @@ impl SetArgs {
             .map(|(owner, there)| parameter::setting(owner, version, &there))
             .collect();
         ensure!(!present.is_empty(), "Linux {release} has no parameters here whose rule is known");
-        let wanted = settings::groups(&self.set, &present)?;
+        let wanted = settings::groups("--set", &self.set, &present)?;
         let [wanted] = &wanted[..] else {
             bail!("--set {}: name each parameter once", self.set.join(","));
         };

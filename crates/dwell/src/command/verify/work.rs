@@ -1,6 +1,6 @@
 //! How much work is done: a counter of the user's own, and those that every machine has.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use dwell_knobs::open_metrics::Selector;
 use dwell_knobs::verification::Unit;
 use dwell_machine::threads::context_switches;
@@ -148,8 +148,15 @@ impl Url {
 
     /// The text that is there. By HTTP/1.0, whose body ends with the connection.
     fn get(&self) -> anyhow::Result<String> {
-        let address = self.host.to_socket_addrs()?.next().context("the host has no address")?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        // A name may have addresses of which not all are served: localhost is ::1, too.
+        let mut why = None;
+        let mut addresses = self.host.to_socket_addrs()?;
+        let connected = addresses.find_map(|address| {
+            TcpStream::connect_timeout(&address, PATIENCE).map_err(|error| why = Some(error)).ok()
+        });
+        let Some(mut stream) = connected else {
+            return Err(why.map_or_else(|| anyhow!("the host has no address"), Into::into));
+        };
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         // In one piece: a server that answers the first one and closes would reset the connection at the next.

@@ -79,26 +79,23 @@ pub(super) fn csv(report: &Report) -> Table {
     columns(table, report.span_ns, true, |(_, line)| line).table()
 }
 
-pub(super) fn print(report: &Report) -> anyhow::Result<()> {
-    for (number, one) in report.bills.iter().enumerate() {
-        if number > 0 {
-            output::text("\n")?;
-        }
-        output::text(&bill(one, report.span_ns))?;
-    }
-    if let Some(why) = &report.untraced {
-        output::note(&format!(
-            "nothing was traced, so that there are only whole threads and KVM's counters: {why}"
-        ));
-    }
-    if report.lost_events > 0 {
-        output::note(&format!(
+pub(super) fn text(report: &Report) -> String {
+    report.bills.iter().map(|one| bill(one, report.span_ns)).collect::<Vec<_>>().join("\n")
+}
+
+/// What is missing of the lines.
+pub(super) fn notes(report: &Report) -> Vec<String> {
+    let untraced = report.untraced.as_ref().map(|why| {
+        format!("nothing was traced, so that there are only whole threads and the counters of polls: {why}")
+    });
+    let lost = (report.lost_events > 0).then(|| {
+        format!(
             "{} of {} events were lost; what they show is in other lines or in the rest",
             count(report.lost_events.into()),
             count((report.events + report.lost_events).into())
-        ));
-    }
-    Ok(())
+        )
+    });
+    untraced.into_iter().chain(lost).collect()
 }
 
 fn heading(one: &OfSubject, span_ns: u64) -> String {

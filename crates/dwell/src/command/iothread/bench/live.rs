@@ -1,74 +1,58 @@
 //! The thread of a running QEMU, whose settings take turns.
 
-use super::{CPU_PER_REQUEST, CPU_SHARE, REQUESTS_PER_S, SLEEPS_PER_REQUEST, SLEEPS_PER_S, values_of};
+use super::{CPU_PER_REQUEST, CPU_SHARE, REQUESTS_PER_S, SLEEPS_PER_REQUEST, SLEEPS_PER_S};
 use crate::command::iothread::turn::{Reading, Turn};
-use crate::settings::pairs;
 use anyhow::{Context, bail};
-use dwell_knobs::iothread::{self, IoThread};
-use dwell_knobs::qmp::Monitor;
+use dwell_knobs::change::Outcome;
+use dwell_knobs::iothread;
+use dwell_knobs::lease::{self, Lease};
+use dwell_machine::Sysroot;
 use dwell_machine::threads::Thread;
 use dwell_policy::param::Setting;
 use dwell_stats::{Block, Trial};
 use std::time::Duration;
 
 /// A running QEMU whose I/O thread is being set.
-pub(super) struct Live {
-    pub(super) monitor: Monitor,
-    pub(super) before: IoThread,
-    /// The values that were set last.
-    pub(super) now: IoThread,
+pub(super) struct Live<'a> {
+    pub(super) machine: &'a Sysroot,
+    pub(super) lease: Lease,
     pub(super) observed: Thread,
-    pub(super) restored: bool,
 }
 
-impl Live {
-    pub(super) fn set(&mut self, values: &[(String, i64)]) -> anyhow::Result<()> {
-        self.nobody_else()?;
-        let plan = iothread::plan(&mut self.monitor, &self.now, values)?;
-        let applied = iothread::apply(&mut self.monitor, &plan);
-        if applied.is_ok() {
-            for change in &plan.changes {
-                self.now.properties.insert(change.property.clone(), change.to);
-            }
-        }
-        Ok(applied?)
+impl Live<'_> {
+    pub(super) fn set(&mut self, setting: &Setting) -> anyhow::Result<()> {
+        Ok(self.lease.set(self.machine, setting)?)
     }
 
-    /// Whether the thread still has the values that were set last.
-    fn nobody_else(&mut self) -> anyhow::Result<()> {
-        let there = iothread::find(&mut self.monitor, &self.now.id)?;
-        for (name, value) in &self.now.properties {
-            let found = there.properties.get(name);
-            if found != Some(value) {
-                bail!(
-                    "{name} of `{}` was changed outside dwell to {}; it is left alone",
-                    self.now.id,
-                    found.map_or("nothing".to_owned(), ToString::to_string)
-                );
+    /// Ends the lease: the present values are in force again.
+    pub(super) fn restore(&self) -> anyhow::Result<()> {
+        let id = self.lease.id();
+        let ended = lease::end(self.machine, &[&self.lease]).pop();
+        let ended = ended.transpose().with_context(|| format!("cannot restore all values of change {id}"))?;
+        for (place, original, outcome) in ended.into_iter().flat_map(|reverted| reverted.places) {
+            let original = original.unwrap_or_default();
+            match outcome {
+                Outcome::Failed { why } => {
+                    bail!("cannot set {place} to {original} again: {why}; `dwell control stop` tries again")
+                }
+                Outcome::LeftAlone { found, .. } => bail!(
+                    "{place} was changed outside dwell to {}; it is left alone, and was {original}",
+                    found.unwrap_or_default()
+                ),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    pub(super) fn restore(&mut self) -> anyhow::Result<()> {
-        if std::mem::replace(&mut self.restored, true) {
-            return Ok(());
-        }
-        let values: Vec<(String, i64)> = self.before.properties.clone().into_iter().collect();
-        let restored = self.set(&values);
-        restored.with_context(|| {
-            format!("cannot restore iothread `{}` ({})", self.before.id, pairs(self.before.properties.iter()))
-        })
-    }
-
     /// Requests served so far by all block devices.
-    pub(super) fn requests(&mut self) -> anyhow::Result<u64> {
-        Ok(iothread::requests(&mut self.monitor, None)?)
+    pub(super) fn requests(&self) -> anyhow::Result<u64> {
+        let target = self.lease.subject().iothread().context("not of an I/O thread")?;
+        Ok(iothread::requests(&mut iothread::connect(self.machine, &target.socket)?, None)?)
     }
 
-    fn read(&mut self) -> anyhow::Result<Reading> {
-        let requests = self.requests()?;
-        Reading::of(self.observed, requests)
+    fn read(&self) -> anyhow::Result<Reading> {
+        Reading::of(self.observed, self.requests()?)
     }
 
     pub(super) fn turn(
@@ -77,7 +61,7 @@ impl Live {
         settle: Duration,
         length: Duration,
     ) -> anyhow::Result<Block> {
-        self.set(&values_of(trial.setting))?;
+        self.set(trial.setting)?;
         std::thread::sleep(settle);
         let begin = self.read()?;
         std::thread::sleep(length);
@@ -89,14 +73,5 @@ impl Live {
             .figure(REQUESTS_PER_S, requests / seconds);
         // Without requests this is not finite, which means not known.
         Ok(block.figure(CPU_PER_REQUEST, cpu_ns / requests).figure(SLEEPS_PER_REQUEST, sleeps / requests))
-    }
-}
-
-/// Also where the program panics.
-impl Drop for Live {
-    fn drop(&mut self) {
-        if let Err(error) = self.restore() {
-            crate::output::note(&format!("dwell: {error:#}"));
-        }
     }
 }

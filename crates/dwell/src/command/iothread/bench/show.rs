@@ -8,7 +8,7 @@ use crate::settings::pairs;
 use dwell_policy::param::Setting;
 use dwell_report::measured::Measured;
 use dwell_report::{Cell, Column, Table, duration, percent};
-use dwell_stats::{Results, Unit};
+use dwell_stats::{Interval, ResultRow, Results, Unit};
 
 pub(super) fn report(
     args: &Args,
@@ -32,7 +32,7 @@ pub(super) fn report(
         rows: arms.iter().filter_map(|arm| measured_row(iothread, arm, findings)).collect(),
     };
     let benched = Benched { qemu, iothread, thread_id, arms, findings, predicted_and_measured };
-    output::result(args.format.format, &benched, || table(&benched), || words(&benched, waits))
+    output::result(args.format.format, &benched, || for_programs(&benched), || words(&benched, waits))
 }
 
 fn words(benched: &Benched<'_>, waits: Option<&Waits>) -> String {
@@ -59,6 +59,31 @@ fn words(benched: &Benched<'_>, waits: Option<&Waits>) -> String {
         text += &format!("warning: {warning}\n");
     }
     text
+}
+
+/// In the units of the names: ns, shares of a CPU, numbers.
+fn for_programs(benched: &Benched<'_>) -> Table {
+    let known = |value: Option<f64>| value.filter(|value| value.is_finite()).map(Cell::Rounded);
+    let limit = |value: Option<Interval>, at: usize| known(value.and_then(|value| Some(value.limits()?[at])));
+    let predicted = |row: &ResultRow| {
+        let predicted = benched.arms.iter().find(|arm| arm.name == row.arm)?.predicted?;
+        match row.figure.as_str() {
+            SLEEPS_PER_REQUEST => Some(predicted.sleeps),
+            CPU_PER_REQUEST => Some(predicted.polled_ns),
+            _ => None,
+        }
+    };
+    Table::of(&benched.findings.rows)
+        .column(Column::text("figure", "figure"), |row| row.figure.as_str())
+        .column(Column::text("setting", "arm"), |row| row.arm.as_str())
+        .column(Column::number("measured", "value"), |row| known(row.value.map(|value| value.value)))
+        .column(Column::number("from", "low_95"), |row| limit(row.value, 0))
+        .column(Column::number("to", "high_95"), |row| limit(row.value, 1))
+        .column(Column::number("ratio", "ratio"), |row| known(row.ratio().map(|ratio| ratio.value)))
+        .column(Column::number("from", "ratio_low_95"), |row| limit(row.ratio(), 0))
+        .column(Column::number("to", "ratio_high_95"), |row| limit(row.ratio(), 1))
+        .column(Column::number("predicted", "predicted"), |row| known(predicted(row)))
+        .table()
 }
 
 fn table(benched: &Benched<'_>) -> Table {
