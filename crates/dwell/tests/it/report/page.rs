@@ -180,6 +180,24 @@ fn decisions_are_a_step_line_and_hostile_ones_stay_text() {
     }
     assert_eq!(tab.value("window.harmed ?? null"), Value::Null);
     assert_quiet(&tab);
+    // They may stand alone.
+    tab.open(&make(&inputs, &["report", "--decisions", &inputs.decisions()].map(str::to_owned)));
+    let alone = tab.text("document.body.innerText");
+    assert!(alone.contains(changes[0]["reason"].as_str().unwrap()), "{alone}");
+    assert_quiet(&tab);
+}
+
+#[test]
+fn a_plan_without_a_prediction_has_its_writes() {
+    let Some((_alone, mut browser)) = browser("a plan by hand") else { return };
+    let inputs = Inputs::new();
+    let plan = inputs.write("plan.toml", &dwell_testing::fixture::guest_plan().to_toml().unwrap());
+    let mut tab = browser.tab(DESKTOP, "light");
+    let words = ["report", &bundled("guest-mix.parquet"), "--plan", &plan];
+    tab.open(&make(&inputs, &words.map(str::to_owned)));
+    let text = tab.text("document.body.innerText");
+    assert!(text.contains("What it writes") && !text.contains("Predicted from the recording"), "{text}");
+    assert_quiet(&tab);
 }
 
 #[test]
