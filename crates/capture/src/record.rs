@@ -622,7 +622,7 @@ fn write_batches<W: Write + Send>(
     used: &Sender<Vec<PairedEpisode>>,
 ) -> Result<(Writer<W>, Option<Overlaps>), WriteError> {
     let mut names: Vec<String> = Vec::new();
-    let mut episodes = EpisodeWriter::new();
+    let mut episodes = EpisodeWriter::default();
     for mut batch in batches {
         names.extend(batch.names);
         episodes.push_all(&mut writer, &names, &mut batch.rows)?;

@@ -74,7 +74,7 @@ const TRACEPOINTS: [TracepointKind; 14] = [
 fn events(data: &[u8]) -> Vec<Event> {
     let format = Format::parse(FORMAT).unwrap();
     let decoders = TRACEPOINTS.map(|kind| Decoder::new(kind, &format).unwrap());
-    let mut merge = Merge::new();
+    let mut merge = Merge::default();
     for record in Records::new(data) {
         let event = match record {
             Record::Sample { time_ns, pid, tid, raw } => {
@@ -135,7 +135,7 @@ pub fn run(data: &[u8]) {
     pairing.finish(&mut found);
     let packing = Packing { rows_per_group: 3, zstd_level: 1 };
     let mut writer = Writer::new(Vec::new(), Metadata::new(layer), packing).unwrap();
-    let mut episodes = EpisodeWriter::new();
+    let mut episodes = EpisodeWriter::default();
     for row in &found {
         episodes.push(&mut writer, &pairing.idlers()[row.idler as usize], row).unwrap();
     }

@@ -5,7 +5,7 @@ use dwell_policy::version::Version;
 use dwell_recording::timer::{TimerReader, TimerRecording, TimerWriter};
 use dwell_recording::{Metadata, Owner, Packing};
 use dwell_timer::check::check;
-use dwell_timer::predict::in_force;
+use dwell_timer::predict::{Predictor, in_force};
 use dwell_timer::tally::Tally;
 use dwell_timer::{Pcpu, TimerVm};
 use dwell_timer::{exits, import};
@@ -38,6 +38,6 @@ pub fn run(data: &[u8]) {
     };
     let tally = Tally::of(&recording);
     let kernel = if choice & 128 == 0 { Version::new(6, 12) } else { Version::new(5, 10) };
-    let found = check(&recording, &tally, &in_force(&tally, kernel, &vm)).unwrap();
+    let found = check(&recording, &Predictor::new(&tally, in_force(&tally, kernel, &vm)).unwrap());
     assert!(found.compared <= found.timers);
 }

@@ -117,19 +117,9 @@ impl Contexts {
         Contexts { rule, resolution_ns, ..Contexts::default() }
     }
 
-    /// How many contexts there are so far.
-    pub fn len(&self) -> usize {
-        self.contexts.len()
-    }
-
-    /// Whether there is none so far.
-    pub fn is_empty(&self) -> bool {
-        self.contexts.is_empty()
-    }
-
-    /// Whether there was an event of the context of this address.
-    pub fn has(&self, ctx: u64) -> bool {
-        self.contexts.contains_key(&ctx)
+    /// Whether there are so many contexts so far, and the one of this address is none of them.
+    pub(crate) fn is_full(&self, most: usize, ctx: u64) -> bool {
+        self.contexts.len() >= most && !self.contexts.contains_key(&ctx)
     }
 
     /// What became of the decisions so far; `None` where none is judged.

@@ -21,11 +21,6 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// An empty one.
-    pub fn new() -> Merge {
-        Merge::default()
-    }
-
     /// Takes an event; returns `false`, and does not keep it, if later ones have been released.
     #[inline]
     #[must_use = "a late event is lost and must be counted"]
@@ -86,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_late_event_is_refused() {
-        let mut merge = Merge::new();
+        let mut merge = Merge::default();
         assert!(merge.push(event(10, 0, 0)));
         merge.release(20, |_| {});
         assert!(!merge.push(event(19, 1, 0)));
@@ -108,7 +103,7 @@ mod tests {
         fn released_in_order_and_all_of_them(
             steps in prop::collection::vec((0u64..1000, 0u32..4, prop::option::weighted(0.1, 0u64..1000)), 0..200),
         ) {
-            let (mut merge, mut kept, mut out) = (Merge::new(), vec![], vec![]);
+            let (mut merge, mut kept, mut out) = (Merge::default(), vec![], vec![]);
             for (number, (time, cpu, release)) in (0u64..).zip(steps) {
                 let event = event(time, cpu, number);
                 if merge.push(event) {

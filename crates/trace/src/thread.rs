@@ -21,7 +21,8 @@
 use crate::aio::Contexts;
 use crate::event::{Aio, Event, EventKind, SystemCall, Timeout};
 use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
-use crate::thread_causes::OfThreads;
+use crate::thread_causes::cause;
+use crate::waking::Waking;
 use dwell_recording::{IdleIncludes, Segments, WakeCause};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ pub struct ThreadPairing {
     gap_until_ns: u64,
     contexts: Option<Contexts>,
     /// What the threads run between the waits.
-    segments: Option<OfThreads>,
+    segments: Option<Waking>,
 }
 
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl ThreadPairing {
     /// The same, with the segments of threads between the waits.
     #[must_use]
     pub fn with_segments(self) -> ThreadPairing {
-        ThreadPairing { segments: Some(OfThreads::default()), ..self }
+        ThreadPairing { segments: Some(Waking::default()), ..self }
     }
 
     /// The contexts, where the idlers are these.
@@ -275,7 +276,10 @@ impl Pairing for ThreadPairing {
         let before = found.len();
         self.pair(event, found);
         if let Some(segments) = &mut self.segments {
-            segments.observe(event, found.get(before));
+            match found.get(before) {
+                Some(wait) => _ = segments.idled(event, wait, |wakeups| cause(wakeups, wait)),
+                None => segments.observe(event),
+            }
         }
     }
 
@@ -309,12 +313,12 @@ impl Pairing for ThreadPairing {
         let threads: BTreeMap<&str, Value> =
             self.threads.iter().map(|thread| (self.idlers.name(thread.idler), about(thread))).collect();
         let mut notes = BTreeMap::from([("dwell.threads".to_owned(), json!(threads))]);
-        self.segments.iter().for_each(|segments| segments.waking.rows.note(&mut notes));
+        self.segments.iter().for_each(|segments| segments.rows.note(&mut notes));
         notes
     }
 
     fn take_segments(&mut self) -> Option<Segments> {
-        Some(self.segments.as_mut()?.waking.finish(self.idlers.names()))
+        Some(self.segments.as_mut()?.finish(self.idlers.names()))
     }
 }
 

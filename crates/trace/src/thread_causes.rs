@@ -8,9 +8,8 @@
 //! are taken for interrupts, which come at times of their own or a fixed time after a request. A thread that polls in
 //! user space does not wait meanwhile: its polls are part of its segments.
 
-use crate::event::Event;
 use crate::pairing::PairedEpisode;
-use crate::waking::{Wakeup, Waking};
+use crate::waking::Wakeup;
 use dwell_recording::{Cause, WakeCause};
 use std::collections::VecDeque;
 
@@ -18,7 +17,7 @@ use std::collections::VecDeque;
 const READY_NS: u64 = 5_000;
 
 /// What ended a wait, and whether the thread slept in it.
-fn cause(wakeups: &VecDeque<Wakeup>, wait: &PairedEpisode) -> (Cause, Option<bool>) {
+pub(crate) fn cause(wakeups: &VecDeque<Wakeup>, wait: &PairedEpisode) -> (Cause, Option<bool>) {
     let woken = wakeups.iter().find(|wakeup| wakeup.at_ns >= wait.start_ns);
     match woken {
         Some(wakeup) => (wakeup.cause, Some(true)),
@@ -31,26 +30,10 @@ fn cause(wakeups: &VecDeque<Wakeup>, wait: &PairedEpisode) -> (Cause, Option<boo
     }
 }
 
-/// The segments of threads.
-#[derive(Default)]
-pub(crate) struct OfThreads {
-    pub(crate) waking: Waking,
-}
-
-impl OfThreads {
-    /// Takes the next event, and the wait that it ends.
-    pub(crate) fn observe(&mut self, event: &Event, ended: Option<&PairedEpisode>) {
-        match ended {
-            Some(wait) => _ = self.waking.idled(event, wait, |wakeups| cause(wakeups, wait)),
-            None => self.waking.observe(event),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{EventKind, Interrupt, SystemCall, Timeout};
+    use crate::event::{Event, EventKind, Interrupt, SystemCall, Timeout};
     use crate::pairing::{Names, Pairing};
     use crate::thread::ThreadPairing;
     use crate::waking::tests::are_in_order;

@@ -71,11 +71,6 @@ pub struct EpisodeWriter {
 }
 
 impl EpisodeWriter {
-    /// Nothing is written so far.
-    pub fn new() -> EpisodeWriter {
-        EpisodeWriter::default()
-    }
-
     /// The times of the source resolve this \[ns\], where it is more than until now.
     pub fn resolve(&mut self, resolution_ns: u64) {
         self.resolution_ns = self.resolution_ns.max(resolution_ns);

@@ -48,7 +48,7 @@ pub(super) enum Possibility {
 
 /// Whether the rule can have made this change of a polling time out of a block time within `bounds`.
 ///
-/// In the weighted revision the block time acts through a smoothed one that the trace does not tell; there only the
+/// In the weighted revision the block time acts through a smoothed one that the trace does not have; there only the
 /// arithmetic of the step is looked at, and nothing is determined.
 pub(super) fn judge(revision: Revision, params: &Params, change: Change, bounds: Bounds) -> Possibility {
     match revision {

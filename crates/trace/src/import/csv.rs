@@ -83,7 +83,7 @@ fn known_columns() -> String {
     COLUMNS.each_ref().map(|column| column.name).join(", ")
 }
 
-/// What a table does not tell.
+/// What a table does not have.
 #[derive(Clone, Debug)]
 pub struct CsvOptions {
     /// Name of the idler where the table has no column `idler` or an empty field in it.

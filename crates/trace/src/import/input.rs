@@ -39,7 +39,7 @@ pub enum InputError {
     #[error("cannot open {name}")]
     Open { name: String, source: io::Error },
     /// Reading or decompressing failed.
-    #[error("{name}: cannot read on after line {line}{hint}")]
+    #[error("{name}: cannot read past line {line}{hint}")]
     Read {
         name: String,
         /// The last complete line, from 1; 0 if there is none.

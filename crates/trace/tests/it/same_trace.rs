@@ -100,7 +100,7 @@ fn at_once(events: &[Event], mut pairing: Box<dyn Pairing>, layer: Layer) -> Rec
     events.iter().for_each(|event| pairing.observe(event, &mut found));
     pairing.finish(&mut found);
     let mut writer = Writer::new(vec![], Metadata::new(layer), Packing::default()).unwrap();
-    let mut episodes = EpisodeWriter::new();
+    let mut episodes = EpisodeWriter::default();
     for row in &found {
         episodes.push(&mut writer, &pairing.idlers()[row.idler as usize], row).unwrap();
     }

@@ -1,6 +1,5 @@
 //! The events in the lines of a text, in order of time.
 
-use super::fields;
 use super::line::{Dialect, Line, TextEvent, text};
 use super::names::TaskNames;
 use super::{PerfError, PerfOptions};
@@ -38,9 +37,7 @@ pub trait EventSink {
         tracepoint: TracepointKind,
         event: &TextEvent<'_>,
         arch: Option<Arch>,
-    ) -> Option<Option<EventKind>> {
-        fields::parse(tracepoint, event, arch)
-    }
+    ) -> Option<Option<EventKind>>;
 
     /// Whether an event is of no use without its CPU.
     fn needs_cpu(&self, kind: &EventKind) -> bool;

@@ -199,7 +199,7 @@ pub fn import<W: Write + Send>(
         kernel,
         names: reader.names(),
         found: vec![],
-        episodes: EpisodeWriter::new(),
+        episodes: EpisodeWriter::default(),
         writer,
     };
     episodes.choose(&seen)?;

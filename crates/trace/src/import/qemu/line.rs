@@ -130,8 +130,8 @@ fn simple(after: &str) -> Option<(Stamp, &str)> {
     Some((Stamp { ns, resolution_ns: 1, tid: None, clock: Clock::Before }, fields))
 }
 
-/// Another event in `simpletrace.py`'s output.
-fn passed(line: &str) -> Option<Line> {
+/// An event in `simpletrace.py`'s output of which only the time counts.
+pub(super) fn passed(line: &str) -> Option<Line> {
     let (name, _) = line.split_once(' ')?;
     let (Stamp { ns, .. }, fields) = simple(line.get(name.len()..)?)?;
     let dropped = if name == "Dropped_Event" { fields.strip_prefix("num_events_dropped=0x")? } else { "0" };

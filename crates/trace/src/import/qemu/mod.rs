@@ -87,16 +87,16 @@ pub enum QemuError {
         /// Whether this one has.
         has: bool,
     },
-    /// The log cannot be laid beside the waits of threads.
+    /// The log cannot be compared with the waits of threads.
     #[error(
-        "{0} has no time of day, so that it cannot be laid beside recorded waits; start QEMU with \
+        "{0} has no time of day, so that it cannot be compared with recorded waits; start QEMU with \
          `-msg timestamp=on` and import its log"
     )]
     NoTimes(Place),
     /// Which thread a context belongs to is not known.
     #[error(
-        "{0} does not tell its thread (QEMU 11 writes none); say which context the recorded thread has \
-         with `--context 0x…`, and record one thread"
+        "{0} has no thread (QEMU 11 writes none); give the context of the recorded thread with `--context 0x…`, and record \
+         one thread only"
     )]
     NoThread(Place),
     /// It names more contexts than there can be.
@@ -126,7 +126,7 @@ pub enum QemuError {
     Sleeps { name: String, source: ReadError },
 }
 
-/// What the log does not tell.
+/// What the log does not have.
 #[derive(Clone, Debug, Default)]
 pub struct QemuOptions {
     /// The rule of the QEMU that wrote it, and the parameters in force; without them no decision is judged.
@@ -156,12 +156,14 @@ pub fn import<W: Write + Send>(
         pairing: None,
         stamped: None,
         now_ns: FIRST_NS,
+        ended_ns: 0,
+        newest_ns: 0,
         whole_seconds: false,
         resolution_ns: 1,
         span: EventSpan::default(),
         first_contradicted_line: None,
         found: vec![],
-        episodes: EpisodeWriter::new(),
+        episodes: EpisodeWriter::default(),
         summary: ImportSummary::default(),
         options,
         writer,
@@ -174,6 +176,10 @@ pub fn import<W: Write + Send>(
     log.finish(input.line())
 }
 
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
+/// Of a leap year, as which dates without a year are read.
+const YEAR_NS: u64 = 366 * DAY_NS;
+
 /// A log on its way to episodes.
 struct Log<'a, W: Write + Send> {
     name: &'a str,
@@ -185,6 +191,9 @@ struct Log<'a, W: Write + Send> {
     stamped: Option<bool>,
     /// The sum of the times that are since the line before \[ns\].
     now_ns: u64,
+    /// The days and years that have ended, of times without them, and the newest of these times \[ns\].
+    ended_ns: u64,
+    newest_ns: u64,
     /// Times of whole seconds were left out.
     whole_seconds: bool,
     /// What the times resolve \[ns\]; the largest so far.
@@ -211,6 +220,9 @@ impl<W: Write + Send> Log<'_, W> {
                 return Err(QemuError::Unparsable { place: self.place(line), event, text });
             }
             Line::Unparsable(_) => {
+                if let Some(Line::Passed { ns, .. }) = line::passed(text) {
+                    self.now_ns = self.now_ns.saturating_add_signed(ns.cast_signed());
+                }
                 self.summary.unparsable += 1;
                 return Ok(());
             }
@@ -224,6 +236,9 @@ impl<W: Write + Send> Log<'_, W> {
             self.now_ns = self.now_ns.saturating_add_signed(stamp.ns.cast_signed());
             stamp.ns = self.now_ns;
         }
+        if let Some(stamp) = event.stamp.as_mut().filter(|stamp| stamp.clock == line::Clock::Other) {
+            stamp.ns = self.without_midnight(stamp.ns);
+        }
         if let Some(Stamp { ns, resolution_ns, .. }) = event.stamp {
             self.resolution_ns = self.resolution_ns.max(resolution_ns);
             self.span.add(self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns)));
@@ -234,6 +249,21 @@ impl<W: Write + Send> Log<'_, W> {
         }
         self.summary.use_event(event.name);
         self.event(&event, line)
+    }
+
+    /// A time of a day, or of a year, that goes on after its end.
+    fn without_midnight(&mut self, ns: u64) -> u64 {
+        let ns = ns.saturating_add(self.ended_ns);
+        let back_ns = self.newest_ns.saturating_sub(ns);
+        let ended_ns = match () {
+            () if back_ns > YEAR_NS / 2 => YEAR_NS,
+            () if (DAY_NS / 2..=DAY_NS).contains(&back_ns) => DAY_NS,
+            () => 0,
+        };
+        self.ended_ns = self.ended_ns.saturating_add(ended_ns);
+        let ns = ns.saturating_add(ended_ns);
+        self.newest_ns = self.newest_ns.max(ns);
+        ns
     }
 
     /// QEMU's buffer was full: what is open may have ended unseen.
@@ -268,9 +298,7 @@ impl<W: Write + Send> Log<'_, W> {
             let names = self.options.sleeps.as_ref().map(Sleeps::names).unwrap_or_default();
             ThreadPairing::new(None, Box::new(names)).with_contexts(contexts)
         });
-        let full =
-            pairing.contexts().is_some_and(|known| known.len() >= MOST_CONTEXTS && !known.has(event.ctx));
-        if full {
+        if pairing.contexts().is_some_and(|known| known.is_full(MOST_CONTEXTS, event.ctx)) {
             return Err(QemuError::TooManyContexts(self.place(line)));
         }
         let mut time_ns = event.stamp.map_or(0, |stamp| stamp.ns);

@@ -141,7 +141,7 @@ fn the_log_of_11_1_has_dates_and_no_threads() {
     let beside =
         |context| QemuOptions { sleeps: Some(sleeps(0, &[(0, 1)])), context, ..QemuOptions::default() };
     let refused = qemu_with(beside(None), text).err().unwrap();
-    assert!(refused.starts_with("t: line 1 does not tell its thread"), "{refused}");
+    assert!(refused.starts_with("t: line 1 has no thread"), "{refused}");
     let imported = qemu_with(beside(Some(5)), text).unwrap();
     assert_eq!((imported.rows().len(), imported.summary.ignored["poll_grow"]), (1, 1));
 }
@@ -162,9 +162,51 @@ fn what_does_not_fit_is_an_error_with_its_line() {
     let beside = QemuOptions { sleeps: Some(sleeps(0, &[(0, 1)])), ..QemuOptions::default() };
     let refused = qemu_with(beside, "poll_grow ctx 0x5 old 0 new 4000\n").err().unwrap();
     assert!(
-        refused.starts_with("t: line 1 has no time of day, so that it cannot be laid beside"),
+        refused.starts_with("t: line 1 has no time of day, so that it cannot be compared with"),
         "{refused}"
     );
+}
+
+/// The times of `simpletrace.py` are since the line before, also since one that is skipped.
+#[test]
+fn time_passes_in_lines_that_are_skipped() {
+    let text = "run_poll_handlers_begin 0.000 pid=7 ctx=0x5 max_ns=0xfa0 timeout=0xffffffffffffffff\n\
+                poll_grow 500.000 pid=7 ctx=0x5 old=zz new=0x1\n\
+                run_poll_handlers_end 2.000 pid=7 ctx=0x5 progress=0x1 timeout=0x0\n";
+    let skip = QemuOptions { skip_unparsable: true, ..QemuOptions::default() };
+    let rows = qemu_with(skip, text).unwrap().rows();
+    assert!(rows.len() == 1 && rows[0].split(' ').nth(2) == Some("502000"), "{rows:?}");
+}
+
+/// Times without a date or a year go on after midnight and new year.
+#[test]
+fn midnight_and_new_year_pass() {
+    let lttng = |time: &str, name: &str, fields: &str| {
+        format!("[{time}] (+0.000001000) host qemu:{name}: {{ vtid = 7 }}, {{ ctx = 0x5, {fields} }}\n")
+    };
+    let syslog = |time: &str, what: &str| format!("{time} host qemu[7]: {what}\n");
+    let [begin, end] = ["max_ns = 4000, timeout = -1", "progress = 1, timeout = 0"];
+    let (plain_begin, plain_end) = (
+        "run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1",
+        "run_poll_handlers_end ctx 0x5 progress 1 new timeout 0",
+    );
+    for text in [
+        lttng("23:59:59.999999000", "run_poll_handlers_begin", begin)
+            + &lttng("00:00:00.000001000", "run_poll_handlers_end", end)
+            + &lttng("00:00:00.000010000", "run_poll_handlers_begin", begin)
+            + &lttng("00:00:00.000012000", "run_poll_handlers_end", end),
+        syslog("Dec 31 23:59:59.999999", plain_begin)
+            + &syslog("Jan  1 00:00:00.000001", plain_end)
+            + &syslog("Jan  1 00:00:00.000010", plain_begin)
+            + &syslog("Jan  1 00:00:00.000012", plain_end),
+    ] {
+        let rows = qemu(&text).unwrap().rows();
+        let times: Vec<Vec<u64>> = rows
+            .iter()
+            .map(|row| row.split(' ').skip(1).take(2).map(|number| number.parse().unwrap()).collect())
+            .collect();
+        assert_eq!((times[0][1], times[1][1], times[1][0] - times[0][0]), (2_000, 2_000, 11_000), "{rows:?}");
+    }
 }
 
 #[test]
