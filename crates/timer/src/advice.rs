@@ -84,7 +84,7 @@ const LEAST_SHARE: f64 = 0.01;
 pub fn advise(task: &TimerTask<'_>) -> Result<TimerAdvice, PredictError> {
     let tally = Tally::of(task.recording);
     let predictor = Predictor::new(&tally, task.in_force)?;
-    let check = check::check(task.recording, &tally, &task.in_force)?;
+    let check = check::check(task.recording, &predictor);
     let recorded = predictor.recorded();
     let mut rows = vec![];
     for setup in setups(&task.in_force, task.kernels) {

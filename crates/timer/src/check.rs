@@ -1,7 +1,7 @@
 //! The self-check: mechanism, way and exits of every recorded timer, against the model under the set-up in force.
 
-use super::predict::{HostSetup, PredictError, Predictor, setup};
-use super::tally::{Class, Tally, TimerExit};
+use super::predict::Predictor;
+use super::tally::{Class, TimerExit};
 use dwell_policy::timer::Path;
 use dwell_recording::timer::{Mechanism, TimerRecording};
 use serde::Serialize;
@@ -67,15 +67,8 @@ impl TimerCheck {
 }
 
 /// Compares every timer with the model.
-///
-/// # Errors
-/// [`PredictError::Kernel`].
-pub fn check(
-    recording: &TimerRecording,
-    tally: &Tally,
-    in_force: &HostSetup,
-) -> Result<TimerCheck, PredictError> {
-    let setup = setup(in_force)?;
+pub fn check(recording: &TimerRecording, predictor: &Predictor<'_>) -> TimerCheck {
+    let Predictor { tally, in_force, recorded: setup } = predictor;
     let mut found = TimerCheck { timers: recording.timers.len() as u64, ..TimerCheck::default() };
     for timer in &recording.timers {
         let class = Class::of(timer);
@@ -90,19 +83,21 @@ pub fn check(
             found.other_fire += 1;
         }
     }
-    let replayed = Predictor::new(tally, *in_force)?.exits_of_timers()?;
+    let replayed = predictor.exits_of_timers();
     let of = |kind: TimerExit| ExitsOf {
         kind,
         recorded: tally.of_timers.get(&kind).map_or(0, |part| part.exits),
         replayed: replayed.get(&kind).copied().unwrap_or(0),
     };
     found.exits = TimerExit::ALL.map(of).into_iter().filter(|of| of.recorded + of.replayed > 0).collect();
-    Ok(found)
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::predict::HostSetup;
+    use crate::tally::Tally;
     use crate::{Pcpu, TimerVm};
     use dwell_policy::timer::{Fire, VcpuState};
     use dwell_policy::version::Version;
@@ -143,7 +138,7 @@ mod tests {
     }
 
     fn checked(recording: &TimerRecording, in_force: &HostSetup) -> TimerCheck {
-        check(recording, &Tally::of(recording), in_force).unwrap()
+        check(recording, &Predictor::new(&Tally::of(recording), *in_force).unwrap())
     }
 
     #[test]

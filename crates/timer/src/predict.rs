@@ -93,10 +93,10 @@ pub enum PredictError {
 /// A recording and the set-up that was in force, from which others are predicted.
 #[derive(Clone, Debug)]
 pub struct Predictor<'a> {
-    tally: &'a Tally,
-    in_force: HostSetup,
+    pub(super) tally: &'a Tally,
+    pub(super) in_force: HostSetup,
     /// The same as a set-up of the model.
-    recorded: Setup,
+    pub(super) recorded: Setup,
 }
 
 impl<'a> Predictor<'a> {
@@ -116,8 +116,8 @@ impl<'a> Predictor<'a> {
     }
 
     /// The exits of timers under the set-up in force, by what they are for.
-    pub(super) fn exits_of_timers(&self) -> Result<BTreeMap<TimerExit, u64>, PredictError> {
-        Ok(self.count(&self.in_force, &self.under(&self.in_force)?).exits)
+    pub(super) fn exits_of_timers(&self) -> BTreeMap<TimerExit, u64> {
+        self.count(&self.in_force, &self.recorded).exits
     }
 
     fn count(&self, host: &HostSetup, under: &Setup) -> Counts {

@@ -152,9 +152,15 @@ pub fn timers(path: &Path, question: &Question, here: &dyn Machine) -> Result<Ti
     }
     if advice.rows.iter().any(|row| row.cost.timer_time_ns.is_none()) {
         notes.push(
-            "`not known`: exits of this kind, or by this path through the kernel, were not recorded"
+            "where no host time is shown, exits of this kind, or by this path through the kernel, were not recorded"
                 .to_owned(),
         );
+    }
+    if let Some(timers) = advice.rows.first().map(|row| row.cost.not_known).filter(|timers| *timers > 0) {
+        notes.push(format!(
+            "{} that fired are predicted without exits: the recording does not have where the vCPU was",
+            number_of(timers.into(), "timer")
+        ));
     }
     Ok(Timers {
         file,

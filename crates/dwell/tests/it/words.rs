@@ -12,7 +12,7 @@ use dwell_testing::fixture::{self, Fixture};
 use dwell_testing::machine::Fake;
 use dwell_testing::timers::{self, Checked};
 use dwell_timer::check::check;
-use dwell_timer::predict::{HostSetup, in_force};
+use dwell_timer::predict::{HostSetup, Predictor, in_force};
 use dwell_timer::tally::Tally;
 use dwell_timer::{Pcpu, TimerVm};
 use std::path::Path;
@@ -294,7 +294,7 @@ fn every_recorded_timer_is_the_models() {
     let tally = Tally::of(&recording);
     let mut setup = in_force(&tally, kernel, &vm);
     let deviations =
-        |setup: &HostSetup| check(&recording, &tally, setup).expect("a kernel that is known").deviations();
+        |setup: &HostSetup| check(&recording, &Predictor::new(&tally, *setup).unwrap()).deviations();
     assert_eq!(deviations(&setup), 0);
     setup.vm.preemption_timer = true;
     assert!(deviations(&setup) > checked.timers / 10);

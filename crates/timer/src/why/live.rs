@@ -151,7 +151,7 @@ impl Round {
             Err(error) => Err(error.to_string()),
         });
         let untraced = enabled.as_ref().err().cloned();
-        let (start_ns, merge) = (now_ns(), Merge::new());
+        let (start_ns, merge) = (now_ns(), Merge::default());
         let slicing = Slicing::new(start_ns, duration);
         Round { trace: enabled.ok(), untraced, merge, slicing, duration, start_ns, events: 0, lost: 0 }
     }
