@@ -251,3 +251,36 @@ const tip = (heading, rows) =>
       return element('div', { class: 'row' }, dot, element('span', {}, words));
     }),
   );
+/** For each category a bar of each series; colours are asked for only when it is drawn. */
+const bars = ({ label, height, unit, tick = count, words = rate, categories, head = (name) => name, axisLabel = () => ({}), series, columns, rows }) =>
+  new Chart({
+    label,
+    height,
+    option: ({ narrow }) => ({
+      grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
+      xAxis: axis({ type: 'category', data: categories, axisLabel: axisLabel(narrow) }),
+      yAxis: axis({ type: 'value', name: unit, nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: tick } }),
+      tooltip: {
+        trigger: 'axis',
+        axisPointer: { type: 'shadow' },
+        formatter: (points) =>
+          tip(
+            head(points[0].name),
+            points.map((point) => [
+              point.color,
+              `${points.length > 1 ? `${point.seriesName}: ` : ''}${words(point.value)}`,
+            ]),
+          ),
+      },
+      series: series().map((one) => ({ type: 'bar', ...one })),
+    }),
+    columns,
+    rows,
+  }).node;
+/** A heading inside a chart. */
+const above = (text, top, narrow) => ({
+  text,
+  left: 6,
+  top,
+  textStyle: { fontSize: 13, color: colour('ink'), fontWeight: 600, width: narrow ? 300 : 900, overflow: 'truncate' },
+});

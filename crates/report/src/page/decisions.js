@@ -41,12 +41,6 @@ const decided = (file, run) => {
     height: upper + lower + 134,
     toggles: [{ name: 'log', words: 'Log cost' }],
     option: ({ log, narrow }) => {
-      const heading = (text, top) => ({
-        text,
-        left: 6,
-        top,
-        textStyle: { fontSize: 13, color: colour('ink'), fontWeight: 600, width: narrow ? 300 : 900, overflow: 'truncate' },
-      });
       const left = narrow ? 62 : 78;
       const time = (gridIndex, more) =>
         axis({
@@ -61,7 +55,7 @@ const decided = (file, run) => {
       const on = (index, more) => ({ type: 'line', symbol: 'none', step: 'end', xAxisIndex: index, yAxisIndex: index, ...more });
       const some = (points) => (log ? points.map(([at, value]) => [at, value > 0 ? value : null]) : points);
       return {
-        title: [heading('cost: polling CPU plus halts, as a share of a CPU', 2), heading(inForce, upper + 38)],
+        title: [above('cost: polling CPU plus halts, as a share of a CPU', 2, narrow), above(inForce, upper + 38, narrow)],
         grid: [
           { left, right: 14, top: 28, height: upper },
           { left, right: 14, top: upper + 64, height: lower },

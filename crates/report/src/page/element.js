@@ -87,6 +87,14 @@ const card = (title, note, ...content) =>
     note ? element('p', { class: 'note' }, note) : null,
     ...content,
   );
+const notesCard = (notes) =>
+  notes.length ? card('Notes', null, element('ul', {}, notes.map((note) => element('li', {}, note)))) : null;
+const footer = () =>
+  element(
+    'footer',
+    {},
+    `Made with dwell ${report.dwell}: ${report.command}. Charts: Apache ECharts, Apache-2.0. In a focused chart the arrow keys walk along the values, + and - zoom, 0 shows all.`,
+  );
 const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 const ROLE_COLOURS = {
   present: 'present',

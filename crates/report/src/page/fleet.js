@@ -2,14 +2,10 @@
 
 const SERIES = ['present', 'recommended', 'success', 'polling', 'other', 'focus', 'wasted', 'bound'];
 const share = (value) => (value === null || value === undefined ? '-' : percent(value));
-const settingWords = (setting) =>
-  Object.entries(setting)
-    .map(([name, value]) => `${name}=${value}`)
-    .join(' ');
 const settingsOf = (choice) =>
   choice.settings
     .map(({ setting, vms }) =>
-      choice.settings.length === 1 ? settingWords(setting) : `${settingWords(setting)} (${counted(vms, 'VM')})`,
+      choice.settings.length === 1 ? settingText(setting) : `${settingText(setting)} (${counted(vms, 'VM')})`,
     )
     .join('; ') || '-';
 const CHOICE_COLUMNS = [
@@ -97,38 +93,19 @@ const totals = (fleet) => {
   return card(
     'Cost of all VMs',
     `By that of the offline optimum, at a halt cost of ${span(fleet.halt_cost_ns)}.`,
-    new Chart({
+    bars({
       label: `Cost of all VMs over that of the offline optimum, a bar for each of ${whole.length} choices`,
       height: 300,
-      option: ({ narrow }) => ({
-        grid: { left: narrow ? 48 : 60, right: 18, top: 18, bottom: 58 },
-        xAxis: axis({
-          type: 'category',
-          data: whole.map((choice) => choice.choice),
-          axisLabel: { interval: 0, rotate: narrow ? 40 : 0 },
-        }),
-        yAxis: axis({ type: 'value', name: 'cost / optimum', nameLocation: 'middle', nameGap: 40 }),
-        tooltip: {
-          trigger: 'axis',
-          axisPointer: { type: 'shadow' },
-          formatter: ([point]) =>
-            tip(point.name, [
-              [point.color, `${point.value.toFixed(3)} times the optimum`],
-              [null, `${span(whole[point.dataIndex].cost_ns)} in all`],
-            ]),
-        },
-        series: [
-          {
-            name: 'cost / optimum',
-            type: 'bar',
-            color: colour('recommended'),
-            data: whole.map((choice) => choice.cost_over_optimum),
-          },
-        ],
-      }),
+      unit: 'cost / optimum',
+      words: (value) => `${value.toFixed(3)} times the optimum`,
+      categories: whole.map((choice) => choice.choice),
+      axisLabel: (narrow) => ({ interval: 0, rotate: narrow ? 40 : 0 }),
+      series: () => [
+        { name: 'cost / optimum', color: colour('recommended'), data: whole.map((choice) => choice.cost_over_optimum) },
+      ],
       columns: CHOICE_COLUMNS,
       rows: () => whole.map((choice) => choiceRow(choice, choice.choice)),
-    }).node,
+    }),
   );
 };
 
@@ -190,14 +167,8 @@ const showFleet = (fleet) => {
       worst(fleet),
       classes(fleet),
       leftOut(fleet),
-      fleet.notes.length
-        ? card('Notes', null, element('ul', {}, fleet.notes.map((note) => element('li', {}, note))))
-        : null,
-      element(
-        'footer',
-        {},
-        `Made with dwell ${report.dwell}: ${report.command}. Charts: Apache ECharts, Apache-2.0. In a focused chart the arrow keys walk along the values, + and - zoom, 0 shows all.`,
-      ),
+      notesCard(fleet.notes),
+      footer(),
     ].filter(Boolean),
   );
   enqueue([...charts]);

@@ -44,11 +44,7 @@ const show = (number) => {
     why(),
     decisions(),
     ...ofRecording(provenance),
-    element(
-      'footer',
-      {},
-      `Made with dwell ${report.dwell}: ${report.command}. Charts: Apache ECharts, Apache-2.0. In a focused chart the arrow keys walk along the values, + and - zoom, 0 shows all.`,
-    ),
+    footer(),
   ];
   main.replaceChildren(...parts.flat(2).filter(Boolean));
   enqueue([...charts]);

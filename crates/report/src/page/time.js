@@ -39,32 +39,21 @@ const timeline = (recordings) => {
       const shown = recordings.map((recording, number) => [recording, step(recording).idlers[chosen[number]].slice]);
       const from = Math.min(...shown.map(([recording, slice]) => offset(recording, slice[0])));
       const to = Math.max(...shown.map(([recording, slice]) => offset(recording, slice[slice.length - 1] + 1)));
-      const heading = (text, top) => ({
-        text,
-        left: 6,
-        top,
-        textStyle: {
-          fontSize: 13,
-          color: colour('ink'),
-          fontWeight: 600,
-          width: narrow ? 300 : 900,
-          overflow: 'truncate',
-        },
-      });
       recordings.forEach((recording, number) => {
         const idler = step(recording).idlers[chosen[number]];
         const top = tops[number];
         titles.push(
-          heading(
+          above(
             recordings.length > 1
               ? `${layerOf(recording)}: ${nameOf(recording)}, ${idler.idler}`
               : `windows of ${idler.idler}`,
             top,
+            narrow,
           ),
-          heading('idle times: one in ten, half, nine in ten are shorter', top + 30 + upper),
+          above('idle times: one in ten, half, nine in ten are shorter', top + 30 + upper, narrow),
         );
         const below = top + upper + lower + 78;
-        if (counted[number]) titles.push(heading('recorded: halts/s, and polls/s that saw the wakeup', below));
+        if (counted[number]) titles.push(above('recorded: halts/s, and polls/s that saw the wakeup', below, narrow));
         const rows = [
           [top + 24, upper - 6, 'w'],
           [top + upper + 54, lower - 6, 'i'],

@@ -3,30 +3,6 @@
 const known = (value, words) => (value === null || value === undefined ? 'not known' : words(value));
 const setupName = (row) => row.differs.join(' + ') || 'in force, replayed';
 
-/** Rates per second: for each category a bar of each series, whose colour is asked for only when it is drawn. */
-const rateBars = ({ label, height, unit, categories, axisLabel = () => ({}), series, columns, rows }) =>
-  new Chart({
-    label,
-    height,
-    option: ({ narrow }) => ({
-      grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
-      xAxis: axis({ type: 'category', data: categories, axisLabel: axisLabel(narrow) }),
-      yAxis: axis({ type: 'value', name: unit, nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: count } }),
-      tooltip: {
-        trigger: 'axis',
-        axisPointer: { type: 'shadow' },
-        formatter: (points) =>
-          tip(
-            points[0].name,
-            points.map((point) => [point.color, `${point.seriesName}: ${rate(point.value)}`]),
-          ),
-      },
-      series: series().map((one) => ({ type: 'bar', ...one })),
-    }),
-    columns,
-    rows,
-  }).node;
-
 /** Exits by reason, a bar for each of `[name, cost, timers, ink]`. */
 const timerExitBars = (note, what, all) => {
   const perSecond = (number, timers) => (number * 1e9) / timers.span_ns;
@@ -42,7 +18,7 @@ const timerExitBars = (note, what, all) => {
   return card(
     'Exits by reason',
     note,
-    rateBars({
+    bars({
       label: `Exits per second by reason, a bar for each of ${all.length} ${what}s`,
       height: 340,
       unit: 'exits per second',
@@ -83,30 +59,15 @@ const timerDelays = (title, note, all) => {
     ? card(
         title,
         many ? `${note} By share of the timers of which it is known.` : note,
-        new Chart({
+        bars({
           label: `${title}: ${many ? 'bars' : 'a bar'} for each of ${starts.length} lengths of time`,
           height: 260,
-          option: ({ narrow }) => ({
-            grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
-            xAxis: axis({ type: 'category', data: starts.map(([from]) => span(from)) }),
-            yAxis: axis({
-              type: 'value',
-              name: many ? 'share of timers' : 'timers',
-              nameLocation: 'middle',
-              nameGap: 52,
-              axisLabel: { formatter: many ? percent : count },
-            }),
-            tooltip: {
-              trigger: 'axis',
-              axisPointer: { type: 'shadow' },
-              formatter: (points) =>
-                tip(
-                  `from ${points[0].name}`,
-                  points.map((point) => [point.color, `${many ? `${point.seriesName}: ` : ''}${shown(point.value)}`]),
-                ),
-            },
-            series: all.map(([name, , ink], at) => ({ name, type: 'bar', color: colour(ink), data: values[at] })),
-          }),
+          unit: many ? 'share of timers' : 'timers',
+          tick: many ? percent : count,
+          words: shown,
+          categories: starts.map(([from]) => span(from)),
+          head: (name) => `from ${name}`,
+          series: () => all.map(([name, , ink], at) => ({ name, color: colour(ink), data: values[at] })),
           columns: [['from', false], ['to', false], ...all.map(([name]) => [name, false])],
           rows: () =>
             starts.map(([from, to], row) => [
@@ -114,7 +75,7 @@ const timerDelays = (title, note, all) => {
               span(to),
               ...values.map((of) => (many ? percent(of[row]) : count(of[row]))),
             ]),
-        }).node,
+        }),
       )
     : null;
 };
@@ -173,9 +134,6 @@ const timerFacts = (timers) =>
     ...timers.facts.map((fact) => `${fact.name} ${fact.value}`),
   ].join(' · ');
 
-const timerFooter = () =>
-  element('footer', {}, `Made with dwell ${report.dwell}: ${report.command}. Charts: Apache ECharts, Apache-2.0. In a focused chart the arrow keys walk along the values, + and - zoom, 0 shows all.`);
-
 /** hrtimers that fired on each CPU, before and after. */
 const timerCpusChange = (before, after) => {
   const cpus = [...new Set([before, after].flatMap((timers) => Object.keys(timers.fired_per_s)))];
@@ -186,7 +144,7 @@ const timerCpusChange = (before, after) => {
     ? card(
         'Load of CPUs by timers',
         'hrtimers of vCPUs that fired on each CPU, as recorded.',
-        rateBars({
+        bars({
           label: `hrtimers per second before and after, bars for each of ${counted(cpus.length, 'CPU')}`,
           height: 260,
           unit: 'timers per second',
@@ -217,7 +175,7 @@ const showTimersChange = (before, after) => {
       ...timerDelayCards(both),
       timerCpusChange(before, after),
       card('Advice', 'On the recording from after the change.', element('p', {}, after.words)),
-      timerFooter(),
+      footer(),
     ].filter(Boolean),
   );
   enqueue([...charts]);
@@ -233,10 +191,8 @@ const showTimers = (timers) => {
       ...timerDelayCards([['timers', timers, 'recommended']]),
       timerCpus(timers),
       timerAdvances(timers.advances),
-      timers.notes.length
-        ? card('Notes', null, element('ul', {}, timers.notes.map((note) => element('li', {}, note))))
-        : null,
-      timerFooter(),
+      notesCard(timers.notes),
+      footer(),
     ].filter(Boolean),
   );
   enqueue([...charts]);
