@@ -55,7 +55,7 @@ impl Basis {
     /// what is to be said of a second one, or nothing.
     pub(crate) fn words(&self, figures: &str, other: &str, rows: &[RowByWork]) -> String {
         let names: Vec<String> =
-            self.unit_of_work.iter().map(|name| name.escape_debug().to_string()).collect();
+            self.unit_of_work.iter().map(|name| dwell_report::harmless::line(name)).collect();
         let opening = format!(
             "By work: causes were replayed, which let the idle times change with the setting; the table above keeps \
              those of the recording. {} of {} segments were woken by recorded tasks. Unit of work: a segment of {}; {} a second \

@@ -86,7 +86,7 @@ impl InputArgs {
             dwell_capture::record_anything(asked, &stop, &mut progress::Recording::new(Some(asked)));
         let (summary, bytes) = match recorded {
             Ok(recorded) => recorded,
-            Err(error) => return Ok(Err(error.to_string())),
+            Err(error) => return Ok(Err(dwell_recording::with_causes(&error))),
         };
         if let Some(path) = &self.keep {
             newfile::write_private(path, &bytes)?;

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use dwell_knobs::journal::{Change, Entry, STATE_DIRECTORY};
 use dwell_machine::Sysroot;
 use dwell_report::{count, duration};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 /// The files of a machine.
@@ -43,11 +43,6 @@ fn from_root(path: &str) -> Result<String, String> {
 impl StateArgs {
     pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
         self.sysroot.machine()
-    }
-
-    /// Whether the files are those of the running kernel.
-    pub(crate) fn is_this_machine(&self) -> bool {
-        self.sysroot.sysroot == Path::new("/")
     }
 }
 

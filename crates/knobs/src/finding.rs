@@ -29,7 +29,7 @@ use dwell_machine::load::SHARED_CORE;
 use dwell_machine::parameter::{self, Parameter};
 use dwell_machine::wanted::{Reader, Wanted};
 use dwell_machine::{
-    Absent, Cpuidle, DwellIdle, Facts, Guest, IoThread, KvmDevice, Module, VmOptions, Vmm, VmmKind,
+    Absent, Cpuidle, DwellIdle, Facts, Guest, IoThread, KvmDevice, Loading, VmOptions, Vmm, VmmKind,
 };
 use dwell_policy::arch::Arch;
 use dwell_policy::host::{MaxSource, Revision as HostRevision};
@@ -844,7 +844,7 @@ fn ignored(facts: &Facts, wanted: &Wanted, param: &'static Param) -> Option<Stri
             .then(|| Setting::defaults(param.owner, version).set(param.name, 0).err())?
             .map(|e| e.to_string());
     }
-    let built_in = owner == "kvm" && facts.host.kvm == Some(Module::BuiltIn);
+    let built_in = owner == "kvm" && facts.host.kvm == Some(Loading::BuiltIn);
     (built_in && wanted.reader == Reader::Modprobe)
         .then(|| format!("{owner} is built in, and modprobe does not load it"))
 }

@@ -16,7 +16,7 @@ use crate::knob::{IothreadTarget, Knob, Module};
 use crate::place::Place;
 use crate::value::{self, ValueError};
 use crate::{condition, iothread, lines};
-use dwell_machine::{Module as Loading, Writable, parameter};
+use dwell_machine::{Loading, Writable, parameter};
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 

@@ -3,7 +3,7 @@
 use crate::condition::{self, Unwritable};
 use crate::knob::{Knob, Module, Scope, capability};
 use crate::plan::{self, RecordedOn, Write};
-use dwell_machine::{Module as Loading, Writable};
+use dwell_machine::{Loading, Writable};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Owner};
 use dwell_recording::Metadata;

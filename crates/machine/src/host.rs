@@ -16,7 +16,7 @@ use std::io;
 #[non_exhaustive]
 pub struct Host {
     /// How KVM got into the kernel; `None` if it is not there.
-    pub kvm: Option<Module>,
+    pub kvm: Option<Loading>,
     /// The vendor modules in the kernel: `kvm_intel`, `kvm_amd`, `kvm_pvm`.
     pub vendor: Vec<String>,
     /// The state of `/dev/kvm`.
@@ -36,24 +36,24 @@ pub struct Host {
 /// How a module got into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Module {
+pub enum Loading {
     #[serde(rename = "module")]
     Loaded,
     /// It is part of the kernel image.
     BuiltIn,
 }
 
-impl Module {
+impl Loading {
     /// How the module of this name got into the kernel; `None` if it is not there.
-    pub fn read(machine: &dyn Machine, name: &str) -> Option<Module> {
+    pub fn read(machine: &dyn Machine, name: &str) -> Option<Loading> {
         let folder = format!("/sys/module/{name}");
         let listed = machine.text("/proc/modules").unwrap_or_default();
         let listed = listed.lines().any(|line| line.split(' ').next() == Some(name));
         // Only modules that were loaded have a state.
         if listed || machine.exists(&format!("{folder}/initstate")) {
-            return Some(Module::Loaded);
+            return Some(Loading::Loaded);
         }
-        machine.exists(&folder).then_some(Module::BuiltIn)
+        machine.exists(&folder).then_some(Loading::BuiltIn)
     }
 }
 
@@ -132,7 +132,7 @@ impl Host {
     pub(crate) fn read(machine: &dyn Machine, kernel: &Kernel, processes: &[Process]) -> Host {
         let modules = machine.names("/sys/module").unwrap_or_default();
         Host {
-            kvm: Module::read(machine, "kvm"),
+            kvm: Loading::read(machine, "kvm"),
             vendor: modules.into_iter().filter(|name| name.starts_with("kvm_")).collect(),
             device: machine.kvm_device(),
             max_source: max_source(machine, kernel.version),
@@ -295,10 +295,10 @@ mod tests {
         let machine = Fake::new()
             .file("/sys/module/kvm/initstate", "live\n")
             .file("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "0\n");
-        assert_eq!(Module::read(&machine, "kvm"), Some(Module::Loaded));
-        assert_eq!(Module::read(&machine, "haltpoll"), Some(Module::BuiltIn));
-        assert_eq!(Module::read(&machine, "kvm_amd"), None);
+        assert_eq!(Loading::read(&machine, "kvm"), Some(Loading::Loaded));
+        assert_eq!(Loading::read(&machine, "haltpoll"), Some(Loading::BuiltIn));
+        assert_eq!(Loading::read(&machine, "kvm_amd"), None);
         let listed = Fake::new().file("/proc/modules", "kvm 1 0 - Live 0x0\n");
-        assert_eq!(Module::read(&listed, "kvm"), Some(Module::Loaded));
+        assert_eq!(Loading::read(&listed, "kvm"), Some(Loading::Loaded));
     }
 }

@@ -399,7 +399,7 @@ impl Advice {
                 "leave it: of all settings tried, the present one is best on the first half".to_owned()
             }
             Conclusion::WithinNoise => format!(
-                "leave it: {differing} was best on the first half, but its gain cannot be told from noise: {}",
+                "leave it: {differing} was best on the first half, but its gain cannot be distinguished from noise: {}",
                 self.gain_words()
             ),
             Conclusion::Loss => format!(

@@ -8,33 +8,30 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, FormatArg};
 use crate::paint::Paint;
 use crate::privileges;
+use crate::state::SysrootArg;
 use dwell_capture::doctor::Recordable;
 use dwell_knobs::finding::{self, Finding, Severity};
 use dwell_knobs::knob::Scope;
-use dwell_machine::{Facts, Guest, Hypervisor, Kernel, KvmDevice, Module, Parameter, Sysroot, parameter};
+use dwell_machine::{Facts, Guest, Hypervisor, Kernel, KvmDevice, Loading, Parameter, Sysroot, parameter};
 use dwell_policy::arch::Arch;
 use dwell_policy::param::known_version;
 use dwell_policy::{Layer, Owner};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 
 /// Report how this machine idles and which settings have no effect
 ///
 /// Prints what decides how long CPUs, vCPUs and I/O threads poll on this machine, what dwell can record, and which
 /// settings do not do what they seem to do. Changes nothing. Prints what this user may read; run it as root to see
-/// everything. Times are in the unit of the parameter.
+/// everything. Times are in the unit of the parameter. With --sysroot, what only system calls report is left out.
 #[derive(clap::Args)]
 #[command(
     after_help = "Severities: note: a value does not mean what it seems to mean; warning: a setting does not do what\n\
                         it was set for; danger: a CPU polls without end, or a window does not shrink again."
 )]
 pub(crate) struct Args {
-    /// Inspect the files of another machine, copied below this directory
-    ///
-    /// Facts that only system calls report are left out.
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
+    #[command(flatten)]
+    sysroot: SysrootArg,
     /// Exit with 1 if there is a finding of severity warning or danger
     #[arg(long)]
     exit_code: bool,
@@ -60,15 +57,10 @@ impl Report {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    if let Some(directory) = &args.sysroot
-        && !directory.is_dir()
-    {
-        anyhow::bail!("--sysroot {}: no such directory", directory.display());
-    }
-    if args.sysroot.is_none() {
+    let machine = args.sysroot.machine()?;
+    if machine.is_this_machine() {
         privileges::record();
     }
-    let machine = args.sysroot.as_ref().map_or_else(Sysroot::of_this_machine, Sysroot::at);
     let report = Report::of(&machine);
     output::result(
         args.format.format,
@@ -166,8 +158,8 @@ fn host(page: &mut Page, facts: &Facts) {
     page.section("host: KVM");
     let kvm = match host.kvm {
         None => "not in this kernel",
-        Some(Module::Loaded) => "loaded as a module",
-        Some(Module::BuiltIn) => "built in",
+        Some(Loading::Loaded) => "loaded as a module",
+        Some(Loading::BuiltIn) => "built in",
     };
     page.line("kvm", kvm);
     page.line("vendor module", &list(&host.vendor));

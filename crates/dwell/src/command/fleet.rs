@@ -200,7 +200,11 @@ fn replay(folder: &Path, question: &Question, classes: Option<&Classes>) -> anyh
     let found = recordings(folder).map_err(|(path, error)| {
         anyhow::Error::new(error).context(format!("cannot read the folder {}", path.display()))
     })?;
-    ensure!(!found.is_empty(), "cannot study {}: it has no recordings (*.parquet)", folder.display());
+    ensure!(
+        !found.is_empty(),
+        "cannot choose settings for {}: it has no recordings (*.parquet)",
+        folder.display()
+    );
     let bar = progress::recordings(found.len() as u64);
     let mut rows = Row::of_files(folder, &found, question, &|| bar.done());
     if let Some(classes) = classes {

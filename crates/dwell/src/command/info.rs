@@ -109,7 +109,8 @@ pub(crate) fn words(file: &str, summary: &Summary) -> String {
     )
 }
 
-/// and what cannot be.
+/// Notes and warnings, each with its label: what the recording is too short for, what it does not contain, and what cannot
+/// be.
 pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     if summary.all.episodes == 0 {
         let what = "the recording has no episodes: nothing idled, or nothing that was recorded";
@@ -148,7 +149,7 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
         start_early(summary.overlapping, " of the same idler has ended"),
     ];
     let contradictions =
-        summary.contradictions.iter().map(|what| ("warning:", what.escape_debug().to_string()));
+        summary.contradictions.iter().map(|what| ("warning:", dwell_report::harmless::line(what)));
     notes.chain(warnings.into_iter().flatten()).chain(contradictions).collect()
 }
 

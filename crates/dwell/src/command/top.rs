@@ -2,8 +2,7 @@
 //!
 //! A [`feed`](mod@feed) gives episodes as they end; [`state`](mod@state) keeps the last seconds of each idler and what
 //! the user looks at; [`action`](mod@action) is the one table of keys; [`draw`](mod@draw) turns the state
-//! into a screen, in the colours of [`theme`]; [`terminal`] is left as it was found. [`once`] is the screen
-//! as text.
+//! into a screen, in the colours of [`theme`]. [`once`] is the screen as text.
 
 mod action;
 mod bills;
@@ -11,7 +10,6 @@ mod draw;
 mod feed;
 mod once;
 mod state;
-mod terminal;
 mod theme;
 
 use crate::failure::{Answer, Outcome};
@@ -23,11 +21,12 @@ use bills::Bills;
 use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_policy::Nanos;
 use feed::{Feed, Target};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use state::{Sort, State};
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use terminal::Screen;
 use theme::Theme;
 
 /// Watch idlers live: wakeups, idle times, windows, polls, polling CPU
@@ -100,7 +99,11 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     } else {
         let bills = if args.why { Bills::start(subject) } else { Bills::default() };
-        watch(&mut state, &mut feed, &bills, interval)?;
+        // Restores the terminal on a panic, too.
+        let mut terminal = ratatui::try_init()?;
+        let watched = watch(&mut terminal, &mut state, &mut feed, &bills, interval);
+        ratatui::restore();
+        watched?;
     }
     Ok(Answer::Yes)
 }
@@ -112,13 +115,18 @@ fn above(bills: &Bills) -> Vec<String> {
     lines
 }
 
-fn watch(state: &mut State, feed: &mut Feed, bills: &Bills, interval: Duration) -> anyhow::Result<()> {
-    let mut screen = Screen::take()?;
+fn watch(
+    terminal: &mut DefaultTerminal,
+    state: &mut State,
+    feed: &mut Feed,
+    bills: &Bills,
+    interval: Duration,
+) -> anyhow::Result<()> {
     let theme = Theme::of_environment();
     let mut due = Instant::now() + interval;
     loop {
-        screen.draw(|frame| draw::draw(frame, state, &theme))?;
-        if let Some(key) = screen.key(due.saturating_duration_since(Instant::now()))? {
+        terminal.draw(|frame| draw::draw(frame, state, &theme))?;
+        if let Some(key) = key(due.saturating_duration_since(Instant::now()))? {
             match action::of(key, state.is_editing()) {
                 Some(Action::Quit) => return Ok(()),
                 Some(action) => state.apply(action),
@@ -130,5 +138,16 @@ fn watch(state: &mut State, feed: &mut Feed, bills: &Bills, interval: Duration) 
             state.take(feed.next()?);
             state.control = above(bills);
         }
+    }
+}
+
+/// The next key, if one is pressed in time. A changed size ends the waiting, too, so that it is drawn anew.
+fn key(wait: Duration) -> io::Result<Option<KeyEvent>> {
+    if !event::poll(wait)? {
+        return Ok(None);
+    }
+    match event::read()? {
+        Event::Key(key) if key.kind != KeyEventKind::Release => Ok(Some(key)),
+        _ => Ok(None),
     }
 }

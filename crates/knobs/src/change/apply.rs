@@ -15,8 +15,8 @@ pub enum ApplyError {
     /// The journal could not be written before the first write.
     #[error("nothing was changed")]
     Journal(#[source] JournalError),
-    /// A write failed, and everything is as it was.
-    #[error("change {id} failed; all values are as before")]
+    /// A write failed, and all values that were written are as before.
+    #[error("change {id} failed; nothing that it wrote is in force")]
     RolledBack {
         /// The number it had.
         id: u32,

@@ -11,7 +11,7 @@ use crate::lease;
 use crate::place::Place;
 use crate::plan::{self, Plan, PlanError, Write};
 use crate::value::{self, ValueError, shown};
-use dwell_machine::{Module as Loading, Writable, arch, identity, kernel};
+use dwell_machine::{Loading, Writable, arch, identity, kernel};
 use dwell_policy::arch::Arch;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;

@@ -39,8 +39,8 @@ pub(super) fn of_status(status: &Value) -> Vec<String> {
     let of = |layer: &Value| {
         let present = layer["present"].as_object().into_iter().flatten();
         let setting = pairs(present);
-        let mut line =
-            format!("control of {}: {}, {}", text(&layer["layer"]), text(&layer["state"]), setting);
+        let state = text(&layer["state"]).replace('_', " ");
+        let mut line = format!("control of {}: {state}, {setting}", text(&layer["layer"]));
         let sum = |figure: &str| -> f64 {
             let all = layer["figures"].as_object().into_iter().flatten();
             all.filter_map(|(_, figures)| figures[figure].as_f64()).sum()
@@ -74,7 +74,7 @@ mod tests {
             of_status(&status),
             [
                 "control of host: controls, halt_poll_ns=20000; cost 37.5 % of the originals'; because",
-                "control of guest: given_up, ; it is",
+                "control of guest: given up, ; it is",
             ]
         );
         assert_eq!(of_status(&json!({})), [""; 0]);

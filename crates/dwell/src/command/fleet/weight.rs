@@ -27,7 +27,7 @@ pub(super) fn note(rows: &[Row]) -> Option<String> {
         format!(
             "`{}` alone has {} of the costs of {number} VMs, by a recording that claims {}: it decides the choice; leave it \
              out if that is not so",
-            vm.escape_debug(),
+            dwell_report::harmless::line(vm),
             percent(share),
             duration(span_ns as f64)
         )

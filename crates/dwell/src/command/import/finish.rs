@@ -127,7 +127,7 @@ fn overlapping(overlaps: &Overlaps) -> String {
         "  {} episodes start before the previous one of the same idler has ended, the first of {} {place}; times \
          and rates cannot be trusted: is this one trace, and do the idlers have different names?\n",
         count(overlaps.episodes.into()),
-        overlaps.idler.escape_debug(),
+        dwell_report::harmless::line(&overlaps.idler),
     )
 }
 

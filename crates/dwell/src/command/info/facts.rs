@@ -56,7 +56,7 @@ pub(super) fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> Stri
     ];
     for (label, value) in known {
         if let Some(value) = value {
-            line(label, &value.escape_debug().to_string());
+            line(label, &dwell_report::harmless::line(value));
         }
     }
     settings(metadata).iter().for_each(|setting| line("settings:", setting));
@@ -64,7 +64,6 @@ pub(super) fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> Stri
     text
 }
 
-/// Notes and warnings, each with its label: what the recording is too short for, what it does not contain,
 /// Width of the labels.
 const LABEL: usize = 12;
 
@@ -90,7 +89,7 @@ fn source<O>(metadata: &Metadata<O>) -> String {
     let tool = if source.tool.is_empty() { "not known" } else { &source.tool };
     let events =
         if source.events.is_empty() { String::new() } else { format!(" ({})", source.events.join(", ")) };
-    format!("{tool}{events}, written by {}", metadata.tool_version).escape_debug().to_string()
+    dwell_report::harmless::line(&format!("{tool}{events}, written by {}", metadata.tool_version))
 }
 
 pub(super) fn settings<O>(metadata: &Metadata<O>) -> Vec<String> {
@@ -101,11 +100,14 @@ pub(super) fn settings<O>(metadata: &Metadata<O>) -> Vec<String> {
         SettingValue::Flag(flag) => flag.to_string(),
         SettingValue::Number(number) => number.to_string(),
         SettingValue::Negative(number) => number.to_string(),
-        SettingValue::Text(text) => text.escape_debug().to_string(),
+        SettingValue::Text(text) => dwell_report::harmless::line(text),
     };
     let line = |change: &dwell_recording::SettingsChange| {
-        let values: Vec<String> =
-            change.values.iter().map(|(name, v)| format!("{}={}", name.escape_debug(), value(v))).collect();
+        let values: Vec<String> = change
+            .values
+            .iter()
+            .map(|(name, v)| format!("{}={}", dwell_report::harmless::line(name), value(v)))
+            .collect();
         let when = change.at_ns.map_or("from the start".to_owned(), |at| format!("from {at} ns on"));
         format!("{} {when}: {}", change.owner.name(), values.join(" "))
     };

@@ -23,7 +23,7 @@ pub(super) struct OtherByWork {
 
 impl OtherByWork {
     pub(super) fn words(&self) -> String {
-        let file = self.file.escape_debug();
+        let file = dwell_report::harmless::line(&self.file);
         let setting = &self.setting;
         match self.work {
             Some(of) => format!(

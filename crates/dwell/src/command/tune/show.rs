@@ -73,7 +73,6 @@ fn better_rules(tuned: &Tuned) -> String {
     let advice = &tuned.advice;
     let cost = |role: Role| advice.figures(role).cost_over_optimum;
     let over = |role: Role| cost(role).map_or_else(|| "-".to_owned(), ratio);
-    // By one part in a hundred: less does not show in what is printed.
     if tuned.layer == Layer::Driver.name() {
         return format!(
             "At this halt cost leader would cost {} times the optimum and savings {}; the best setting of the driver in \
@@ -83,6 +82,7 @@ fn better_rules(tuned: &Tuned) -> String {
             over(Role::BestInHindsight)
         );
     }
+    // By one part in a hundred: less does not show in what is printed.
     let learner_is_better = cost(Role::LEADER)
         .zip(cost(Role::BestInHindsight))
         .is_some_and(|(leader, best)| leader < 0.99 * best);

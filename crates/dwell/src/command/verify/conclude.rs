@@ -97,7 +97,7 @@ fn work_of(results: &Results, unit: Unit) -> Work {
 
 /// Why nothing that was set can have an effect on what was measured.
 fn no_effect(args: &Args, machine: &dyn Writable, change: &Change) -> Option<String> {
-    if !args.state.is_this_machine() {
+    if args.state.machine().is_ok_and(|machine| !machine.is_this_machine()) {
         return Some(
             "the files below --sysroot are not those of the running kernel, which was measured".to_owned(),
         );
