@@ -208,8 +208,8 @@ fn mounted(machine: &dyn Machine) -> Vec<String> {
 
 /// Where file systems of a type are mounted.
 pub(crate) fn mount_points(machine: &dyn Machine, filesystem: &str) -> Vec<String> {
-    let text = |path| machine.text(path);
-    let mounts = text("/proc/self/mounts").or_else(|| text("/proc/mounts")).unwrap_or_default();
+    let mounts =
+        machine.text("/proc/self/mounts").or_else(|| machine.text("/proc/mounts")).unwrap_or_default();
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     fields
         .filter(|fields| fields.get(2) == Some(&filesystem))

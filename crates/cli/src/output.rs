@@ -100,7 +100,7 @@ pub fn text(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Prints a line on stderr, harmless to the terminal. Nothing ends because nobody reads it any more.
+/// Prints a line on stderr, harmless to the terminal. A closed stderr is not an error.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{}", harmless::line(text));
 }

@@ -82,7 +82,7 @@ pub fn recordings(folder: &Path) -> Result<Vec<String>, (PathBuf, io::Error)> {
             if entry.file_type().map_err(failed)?.is_dir() {
                 open.push(path);
             } else if path.as_os_str().as_encoded_bytes().ends_with(EXTENSION.as_bytes()) {
-                // One that is not UTF-8 cannot be opened by this name, and is reported as left out.
+                // A name that is not UTF-8 cannot be opened in this form, and the recording is reported as left out.
                 found.push(path.to_string_lossy().into_owned());
             }
         }

@@ -246,7 +246,7 @@ impl Lease {
             Subject::Layer(_) => None,
             Subject::Iothread(target) => iothread::present(machine, target)?.1,
         };
-        // Before the values are read: nothing is between two writes while the journal is locked.
+        // Before the values are read: while the journal is locked, no other dwell is between two writes.
         let mut journal = Journal::open(machine, &holder.state_directory)?;
         journal.is_not_verified()?;
         let taken = match subject {
@@ -259,7 +259,7 @@ impl Lease {
         let entries = entries(machine, subject, originals, settings)?;
         fit(machine, &entries, originals)?;
         let plan = Plan {
-            advice: "set at will, by `dwell control` or `dwell iothread bench`".to_owned(),
+            advice: "leased by `dwell control` or `dwell iothread bench`".to_owned(),
             ..Plan::by_hand(originals, originals, subject.iothread().cloned())
         };
         // Each of its values is as good as another: there is nothing that an interruption leaves half-way.

@@ -54,7 +54,7 @@ pub fn with_poll(xml: &str, domain: &str, number: u32, element: Option<&str>) ->
     Ok(changed)
 }
 
-/// Whether libvirt has no such domain any more, or this domain no such I/O thread. What cannot be found out is no.
+/// Whether libvirt has no such domain any more, or this domain no such I/O thread; `false` if that cannot be determined.
 pub(crate) fn is_gone(machine: &dyn Writable, domain: &str, number: u32) -> bool {
     match dump(machine, domain) {
         Ok(xml) => parse(&xml, domain).is_ok_and(|document| iothread(&document, domain, number).is_err()),

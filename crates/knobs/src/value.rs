@@ -103,7 +103,7 @@ pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, Val
     }
 }
 
-/// Whether what had the value no longer exists, where that is not what a value of nothing says: a domain of libvirt.
+/// Whether the libvirt domain, or its I/O thread, that had the value no longer exists. Other places report that as no value.
 pub(crate) fn is_gone(machine: &dyn Writable, place: &Place) -> bool {
     matches!(place, Place::Libvirt { domain, number } if libvirt::is_gone(machine, domain, *number))
 }

@@ -126,7 +126,7 @@ impl TimerRecorder {
             let writing = scope.spawn(move || {
                 let written = write(writer, &rows);
                 if written.is_err() {
-                    // What is recorded from now on would go nowhere.
+                    // What follows cannot be written.
                     stop.store(true, Ordering::Relaxed);
                 }
                 written

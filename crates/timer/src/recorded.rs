@@ -158,7 +158,7 @@ pub fn timers(path: &Path, question: &Question, here: &dyn Machine) -> Result<Ti
     }
     if let Some(timers) = advice.rows.first().map(|row| row.cost.not_known).filter(|timers| *timers > 0) {
         notes.push(format!(
-            "{} that fired are predicted without exits: the recording does not have where the vCPU was",
+            "{} that fired are predicted without exits: the state of their vCPU was not recorded",
             number_of(timers.into(), "timer")
         ));
     }

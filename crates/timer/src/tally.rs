@@ -120,7 +120,7 @@ impl Tally {
         if let Some(reason) = self.reasons.get(&kind) {
             return reason.clone();
         }
-        // Numbers without a name are of both.
+        // A number without a name does not show the vendor.
         let is_named = |name: &&String| !name.starts_with("0x") && *name != OTHER;
         let mut names = self.others.keys().chain(self.reasons.values()).filter(is_named);
         let is_svm = names.any(|name| name.chars().any(|c| c.is_ascii_lowercase()));

@@ -71,7 +71,8 @@ pub(crate) struct Args {
     /// VMs to leave out of the choice and to report on: a share of all, such as 50%, or a folder
     ///
     /// A share, from 0 to 1 (100%), is drawn by a hash of the VMs' names. A folder is a component of the
-    /// path, such as the day of the recordings; one whose name is a number ends in `/`. With 0, settings are chosen and reported on all recordings.
+    /// path, such as the day of the recordings; write `/` behind a name that is a number. With 0, settings are chosen and
+    /// reported on all recordings.
     #[arg(long, value_name = "SHARE|FOLDER", default_value = "50%", value_parser = HeldOut::parse)]
     held_out: HeldOut,
     /// Write the cost of every recording and setting to this Parquet file

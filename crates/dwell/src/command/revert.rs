@@ -82,7 +82,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let shown = if failed.is_none() || !done.is_empty() { report(&args, &done) } else { Ok(()) };
     let left = not_restored(&done);
-    // That nobody reads what is printed is no reason to end as if all were restored.
+    // A closed pipe must not hide what was not restored.
     match failed {
         _ if !left.is_empty() => bail!(left),
         Some(error) => Err(error),
@@ -111,26 +111,26 @@ fn rows(done: &[Reverted]) -> Vec<Row<'_>> {
 
 /// The values that were not restored, as one line.
 fn not_restored(done: &[Reverted]) -> String {
-    let mut told = vec![];
+    let mut left = vec![];
     for row in rows(done) {
         match row.outcome {
-            Of::LeftAlone { found, by: Some(by) } => told.push(format!(
+            Of::LeftAlone { found, by: Some(by) } => left.push(format!(
                 "{} was left alone: change {by} has set it to {} since; revert that first, or all with --all",
                 row.place,
                 shown(found.as_deref())
             )),
-            Of::LeftAlone { found, by: None } => told.push(format!(
+            Of::LeftAlone { found, by: None } => left.push(format!(
                 "{} was left alone: it was changed outside dwell to {} (it was {} before change {}); --force overwrites it",
                 row.place,
                 shown(found.as_deref()),
                 shown(row.original.as_deref()),
                 row.change
             )),
-            Of::Failed { why } => told.push(format!("cannot restore {}: {why}", row.place)),
+            Of::Failed { why } => left.push(format!("cannot restore {}: {why}", row.place)),
             _ => {}
         }
     }
-    told.join("; ")
+    left.join("; ")
 }
 
 fn report(args: &Args, done: &[Reverted]) -> anyhow::Result<()> {

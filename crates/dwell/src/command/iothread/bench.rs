@@ -122,13 +122,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     let stop = stop::patiently()?;
     let holder = Holder::begin(&machine, &args.state.state_dir)?;
     let subject = Subject::Iothread(IothreadTarget { socket, id: thread.id.clone(), domain: None });
-    let mut all = settings.clone();
-    if args.predict {
-        all.push(without_polling(&settings[0])?);
-    }
+    let without_polling = if args.predict { Some(without_polling(&settings[0])?) } else { None };
+    let all: Vec<Setting> = settings.iter().copied().chain(without_polling).collect();
     let lease = Lease::take(&machine, &holder, &subject, settings[0], &all)?;
     let mut live = Live { machine: &machine, lease, observed: Thread::of(pid, tid) };
-    let measured = measure(args, &mut live, &settings, pid, &stop);
+    let measured = measure(args, &mut live, &settings, without_polling, pid, &stop);
     let restored = live.restore();
     let (findings, waits) = match (measured, restored) {
         (Ok(measured), Ok(())) => measured,
@@ -186,10 +184,11 @@ fn measure(
     args: &Args,
     live: &mut Live<'_>,
     settings: &[Setting],
+    without_polling: Option<Setting>,
     pid: u32,
     stop: &AtomicBool,
 ) -> anyhow::Result<(Results, Option<Waits>)> {
-    let waits = if args.predict { Some(record_waits(live, &settings[0], stop)?) } else { None };
+    let waits = without_polling.map(|setting| record_waits(live, &setting, stop)).transpose()?;
     let present = settings[0];
     let mut arms = Arms::new("present", present);
     for setting in &settings[1..] {
@@ -218,8 +217,8 @@ fn measure(
     Ok((results, waits))
 }
 
-fn record_waits(live: &mut Live<'_>, present: &Setting, stop: &AtomicBool) -> anyhow::Result<Waits> {
-    live.set(&without_polling(present)?)?;
+fn record_waits(live: &mut Live<'_>, without_polling: &Setting, stop: &AtomicBool) -> anyhow::Result<Waits> {
+    live.set(without_polling)?;
     let thread = live.observed;
     Waits::record(thread, RECORD, stop, || live.requests())
         .context("cannot record the thread without polling")

@@ -4,7 +4,7 @@ use super::other::{self, OtherByWork};
 use crate::by_work::{self, Basis, between};
 use crate::model::Model;
 use crate::progress;
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use dwell_knobs::plan::{Effect, Plan};
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
@@ -49,16 +49,16 @@ impl ByWork {
         worth_a_change: Worth,
     ) -> anyhow::Result<Option<ByWork>> {
         let Some(segments) = by_work::segments(reader, present.layer())? else {
-            let has_causes = reader.cause_shares()?.is_some();
-            ensure!(
-                also.is_none() || has_causes,
-                "--also needs a recording with what woke the tasks, vCPUs or threads, as `dwell record` keeps it"
-            );
-            ensure!(
-                also.is_none(),
-                "--also has no effect: nothing is predicted by work where few wait for each other, or for another layer than \
-                 the recording's"
-            );
+            if also.is_some() {
+                ensure!(
+                    reader.cause_shares()?.is_some(),
+                    "--also needs a recording with what woke the tasks, vCPUs or threads, as `dwell record` keeps it"
+                );
+                bail!(
+                    "--also has no effect: work is predicted only where vCPUs or threads wait for each other, and for the \
+                     layer of the recording"
+                );
+            }
             return Ok(None);
         };
         let another = also
@@ -68,7 +68,7 @@ impl ByWork {
             another.as_ref().map(|(_, (segments, setting))| Other { segments, under: Rule::Layer(*setting) });
         let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), other.as_ref())?;
         let Some(predictor) = predictor else {
-            ensure!(also.is_none(), "--also has no effect: too little work was recorded to predict by it");
+            ensure!(also.is_none(), "--also has no effect: too little work was recorded for a prediction");
             return Ok(None);
         };
         let other = another.as_ref().map(|(path, (_, setting))| OtherByWork {

@@ -237,7 +237,7 @@ impl<W: Write + Send> Log<'_, W> {
             stamp.ns = self.now_ns;
         }
         if let Some(stamp) = event.stamp.as_mut().filter(|stamp| stamp.clock == line::Clock::Other) {
-            stamp.ns = self.without_midnight(stamp.ns);
+            stamp.ns = self.since_first_day(stamp.ns);
         }
         if let Some(Stamp { ns, resolution_ns, .. }) = event.stamp {
             self.resolution_ns = self.resolution_ns.max(resolution_ns);
@@ -251,8 +251,9 @@ impl<W: Write + Send> Log<'_, W> {
         self.event(&event, line)
     }
 
-    /// A time of a day, or of a year, that goes on after its end.
-    fn without_midnight(&mut self, ns: u64) -> u64 {
+    /// A time without a date or a year, plus the days and years that have ended: where it falls by half a day to a day,
+    /// midnight has passed, and where it falls by half a year, new year.
+    fn since_first_day(&mut self, ns: u64) -> u64 {
         let ns = ns.saturating_add(self.ended_ns);
         let back_ns = self.newest_ns.saturating_sub(ns);
         let ended_ns = match () {
