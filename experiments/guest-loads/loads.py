@@ -1,21 +1,46 @@
-import subprocess, os, time, json, re, atexit, signal
-D='/tmp/shows'; os.makedirs(D,exist_ok=True)
+import subprocess, os, sys, time, json, re, atexit, signal, glob, statistics
+from dataclasses import dataclass
+MAXIMA=[0,20_000,200_000,1_000_000]; HALT_US=20
+D='/var/lib/dwell-experiments'
 P='/sys/module/haltpoll/parameters/'
-ORIG=dict(guest_halt_poll_ns='0',guest_halt_poll_grow='2',guest_halt_poll_shrink='2',guest_halt_poll_grow_start='50000',guest_halt_poll_allow_shrink='Y')
-DEFAULT=dict(ORIG,guest_halt_poll_ns='200000'); NEVER=dict(ORIG)
+DEFAULT=dict(guest_halt_poll_ns='200000',guest_halt_poll_grow='2',guest_halt_poll_shrink='2',guest_halt_poll_grow_start='50000',guest_halt_poll_allow_shrink='Y')
+NEVER=dict(DEFAULT,guest_halt_poll_ns='0')
 def put(s):
     for k,v in s.items(): open(P+k,'w').write(str(v))
-def restore(): put(ORIG)
-atexit.register(restore)
 def sh(c,**k): return subprocess.run(c,shell=True,capture_output=True,text=True,**k)
-def by_maximum(work):
-    "the rows of tune's `work` that differ from the present setting in the maximum alone, by their maximum"
-    name = 'guest_halt_poll_ns'
-    others = {**work['settings'][0]['setting'], name: None}
-    return {row['setting'][name]: row for row in work['settings'] if {**row['setting'], name: None} == others}
-procs=[]
+@dataclass
+class Range:
+    middle: float
+    low: float
+    high: float
+    def __str__(s): return f'{s.middle:.2f} ({s.low:.2f} to {s.high:.2f})'
+    @staticmethod
+    def mean(ranges): return Range(*(statistics.geometric_mean(max(r[end],1e-9) for r in ranges) for end in ('middle','low','high')))
+@dataclass
+class Row:
+    "of one maximum: work a second over that under the recorded one, and what a unit of work costs"
+    speed: Range
+    cost_us: float
+def recorded(load,maximum): return sorted(glob.glob(f'{D}/causes.{load}.{maximum}.*.parquet'))
+def predict(dwell,path,more=''):
+    "what `tune` says of work by maximum, its rows that differ from the present setting in that alone; and the whole of it"
+    tuned=sh(f'{dwell} tune {path} --halt-cost {HALT_US}us --despite-self-check --format json{more}')
+    work=json.loads(tuned.stdout).get('work') if tuned.returncode==0 else None
+    if work is None: raise SystemExit(f'{path}: {tuned.stderr[-400:] or "no causes"}')
+    name='guest_halt_poll_ns'; others={**work['settings'][0]['setting'],name:None}
+    return {row['setting'][name]: row for row in work['settings'] if {**row['setting'],name: None}==others},work
+def mean_row(rows): return Row(Range.mean([r['speed'] for r in rows]),statistics.geometric_mean(max(r['cost_ns']['middle']/1e3,1e-9) for r in rows))
+def predicted(dwell,load,maximum,also=None):
+    "of the recordings of all rounds together, by maximum; and what was said of the other recording"
+    paths=recorded(load,maximum); beside=recorded(load,also) if also is not None else []
+    found=[predict(dwell,path,f' --also {beside[k]}' if beside else '') for k,path in enumerate(paths)]
+    return {to: mean_row([by[to] for by,_ in found]) for to in MAXIMA if all(to in by for by,_ in found)}, ', '.join(str(work['other']) for _,work in found if 'other' in work)
 def setup():
-    atexit.register(stop)
+    "starts the servers; at the end, by SIGTERM and SIGHUP too, they are stopped and the parameters are as now"
+    os.makedirs(D,exist_ok=True)
+    found={k:open(P+k).read().strip() for k in DEFAULT}
+    for s in (signal.SIGTERM,signal.SIGHUP): signal.signal(s,lambda *_: sys.exit('ended'))
+    atexit.register(put,found); atexit.register(stop)
     here=os.path.dirname(os.path.abspath(__file__))
     for c in ('ping-pong','paced'): subprocess.run(['gcc','-O2','-w','-o',f'{D}/{c}',f'{here}/{c}.c','-lm'],check=True)
     sh(f'redis-server --port 0 --unixsocket {D}/r.sock --save "" --daemonize yes --dir {D} --pidfile {D}/r.pid')
@@ -66,4 +91,6 @@ class Beside:
     "a load that runs while something else is done"
     def __init__(s,load,sec=600): s.p=subprocess.Popen(cmd(load,sec,{'redis':100000,'redis8':100000}),shell=True,stdout=subprocess.DEVNULL,stderr=subprocess.DEVNULL,start_new_session=True); time.sleep(.7)
     def end(s):
-        os.killpg(s.p.pid,signal.SIGKILL); sh('pkill -9 -x pgbench; pkill -9 -x fio'); s.p.wait(); time.sleep(.2)
+        def tree(pid): return [pid]+[p for child in open(f'/proc/{pid}/task/{pid}/children').read().split() for p in tree(int(child))]
+        for pid in tree(s.p.pid): os.kill(pid,signal.SIGKILL)
+        s.p.wait(); time.sleep(.2)

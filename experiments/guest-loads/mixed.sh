@@ -42,7 +42,7 @@ int main(int n, char **a) {
 C
 cat > "$dir/run.py" <<'PY'
 import json, os, signal, tempfile, subprocess, sys, time, glob, re
-signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended'))  # the parameters are restored
+for one in (signal.SIGTERM, signal.SIGHUP): signal.signal(one, lambda *_: sys.exit('ended'))  # the parameters are restored
 dwell, dir, phase_s, halt_us = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 phases, rounds, runs = sys.argv[5].split(), int(sys.argv[6]), sys.argv[7:]
 P = '/sys/module/haltpoll/parameters/'
@@ -101,7 +101,7 @@ try:
     for run in runs * rounds:
         start(run); time.sleep(.3); control = None
         if run.startswith('from-'):
-            state = tempfile.mkdtemp(prefix='control-shows-state.', dir='/var/tmp'); open(dir + '/empty.toml', 'w')
+            state = tempfile.mkdtemp(prefix='state.', dir=dir); open(dir + '/empty.toml', 'w')
             log = open(dir + '/' + run + '.log', 'w')
             control = subprocess.Popen([dwell, 'control', '--mode', 'active', '--layer', 'guest', '--halt-cost', '%gus' % halt_us, '--config', dir + '/empty.toml', '--state-dir', state] + os.environ.get('CONTROL', '').split(), stdout=log, stderr=log)
             time.sleep(.5)
@@ -126,7 +126,7 @@ finally:
 json.dump(results, open(dir + '/results.json', 'w'))
 PY
 python3 "$dir/run.py" "$dwell" "$dir" "${PHASE_S:-12}" "${HALT_US:-20}" "${PHASES:-redis idle pgbench paced pingpong fio redis paced pingpong idle}" "${ROUNDS:-1}" $runs
-# The verdict: of each round the ratio to the better of the two fixed settings in it, and the median of the rounds.
+# The verdict: of each round the ratio to what is the better of the two fixed settings over all rounds, and the median of the rounds.
 python3 - "$dir" <<'PY'
 import json, statistics, sys
 r = json.load(open(sys.argv[1] + '/results.json'))
@@ -136,7 +136,8 @@ for run in r if 'default' in r and 'never' in r else []:
     if not run.startswith('from-'): continue
     for phase, (kind, _, _) in enumerate(r[run][0]):
         if kind == 'idle': continue
-        work = ratios(run, phase, lambda own, default, never: own[1] / max(default[1], never[1]))
+        better = max(('default', 'never'), key=lambda fixed: statistics.median(rows[phase][1] for rows in r[fixed]))
+        work = ratios(run, phase, lambda own, default, never: own[1] / (default if better == 'default' else never)[1])
         cost = ratios(run, phase, lambda own, _, never: own[2] / max(never[2], .01))
         ok = statistics.median(work) >= .9 and (kind != 'paced' or statistics.median(cost) <= 1.1)
         print('%s %-13s %-9s work %s of the better%s' % ('ok  ' if ok else 'FAIL', run, kind, words(work), ', cost %s of never' % words(cost) if kind == 'paced' else ''))

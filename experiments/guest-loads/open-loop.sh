@@ -12,7 +12,7 @@ mkdir -p "$OUT"
 old() { for k in guest_halt_poll_ns guest_halt_poll_grow_start guest_halt_poll_shrink guest_halt_poll_grow; do echo "$k $(cat $P/$k)"; done; }
 SAVED=$(old)
 cleanup() { echo "$SAVED" | while read -r k v; do echo "$v" > $P/$k; done; kill $CLIENT $REDIS 2>/dev/null; }
-trap cleanup EXIT
+trap cleanup EXIT; trap 'exit 130' INT TERM HUP
 taskset -c 0 redis-server --port 7799 --save "" --appendonly no --daemonize no >/dev/null 2>&1 & REDIS=$!
 sleep 0.5
 cat > "$OUT/client.py" <<'PY'

@@ -7,7 +7,7 @@ names="guest_halt_poll_ns guest_halt_poll_grow guest_halt_poll_shrink guest_halt
 saved=$(for name in $names; do echo "$name $(cat $P/$name)"; done)
 work=$(mktemp -d)
 cleanup() { echo "$saved" | while read -r name value; do echo "$value" > "$P/$name"; done; rm -rf "$work"; }
-trap cleanup EXIT
+trap cleanup EXIT; trap 'exit 130' INT TERM HUP
 gcc -O2 -o "$work/timer" -x c - <<'C'
 #include <time.h>
 #include <sys/prctl.h>

@@ -40,9 +40,9 @@ for load in loads:
         for t,ks in (list(uniq.items()) if r%2==0 else list(reversed(uniq.items()))):
             put(arms[ks[0]]); time.sleep(.4); x=run(load,S,rate.get(t,{}))
             for k in ks: res[k].append(x)
-    restore()
+    put(NEVER)
     print('%-16s %-34s %9s %5s %7s %7s %6s %6s %8s'%('arm','setting','ops/s','sd%','p50','p99','busy','poll','halts/s'))
     for k in order:
-        m=lambda f:st.mean(x[f] for x in res[k]); sd=st.pstdev(x['ops'] for x in res[k])/m('ops')*100
+        m=lambda f:st.mean(x[f] for x in res[k]); sd=st.stdev(x['ops'] for x in res[k])/m('ops')*100
         v=arms[k]; txt=' '.join(v[q] for q in ('guest_halt_poll_ns','guest_halt_poll_grow_start','guest_halt_poll_grow','guest_halt_poll_shrink','guest_halt_poll_allow_shrink'))
         print('%-16s %-34s %9.0f %5.1f %7.1f %7.1f %6.1f %6.1f %8.0f'%(k,txt,m('ops'),sd,m('p50'),m('p99'),m('busy'),m('poll'),m('halts')),flush=True)

@@ -12,7 +12,7 @@ declare -A was
 for p in guest_halt_poll_ns guest_halt_poll_grow_start guest_halt_poll_grow guest_halt_poll_shrink guest_halt_poll_allow_shrink; do was[$p]=$(cat $H/$p); done
 load_pid=
 restore() { [ -n "$load_pid" ] && kill "$load_pid" 2>/dev/null; for p in "${!was[@]}"; do echo "${was[$p]}" >"$H/$p"; done; [ -n "${server:-}" ] && kill "$server" 2>/dev/null; rm -rf "$work"; }
-trap restore EXIT INT TERM
+trap restore EXIT; trap 'exit 130' INT TERM HUP
 gcc -O2 -w -o "$work/pp" "$here/ping-pong.c"
 redis-server --port 7399 --save '' --appendonly no --daemonize no >/dev/null 2>&1 & server=$!
 taskset -pc 1 $server >/dev/null; sleep 1

@@ -229,8 +229,10 @@ def cases(folder):
 
 
 def compare(args, make_with, make_without, least, beginnings):
-    vms = [make_with(), make_without()]
+    vms = []
     try:
+        vms += [make_with()]
+        vms += [make_without()]
         for vm in vms:
             vm.begins()
         time.sleep(2)
