@@ -85,6 +85,8 @@ struct idler {
 	u64 stolen;
 	/* Has the latency limit of this CPU. */
 	struct device *device;
+	/* The window while wakeups of this CPU are measured. */
+	u64 measuring;
 
 	/* Counters. */
 	u64 episodes;
@@ -107,8 +109,6 @@ static enum cpuhp_state hotplug_state;
 static bool host_has_poll_control;
 /* From the registration of the driver on. */
 static bool in_force;
-/* The window while wakeups are measured. */
-static u64 measuring = NOT_MEASURING;
 /* Counts the changes of parameters. */
 static u32 generation = 1;
 
@@ -118,7 +118,7 @@ MODULE_PARM_DESC(force, "Load also where the hypervisor is not KVM (default N)")
 
 static bool poll_control = true;
 module_param(poll_control, bool, 0444);
-MODULE_PARM_DESC(poll_control, "Switch KVM's own polling off for the CPUs that poll (default Y)");
+MODULE_PARM_DESC(poll_control, "Switch KVM's own polling off for the CPUs in cpus, whatever the policy (default Y)");
 
 static unsigned int halt_cost_ns;
 static unsigned int wake_latency_ns;
@@ -326,7 +326,7 @@ static void go_on(struct idler *idler)
 	idler->ended = sched_clock();
 	finish(idler, &idler->unfinished, idler->ended, ended == HALTED);
 	idler->measured += !idler->unfinished.learns &&
-			   READ_ONCE(measuring) != NOT_MEASURING;
+			   READ_ONCE(idler->measuring) != NOT_MEASURING;
 }
 
 static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
@@ -334,7 +334,7 @@ static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 {
 	struct idler *idler = this_cpu_ptr(idlers);
 	struct unfinished episode = {};
-	u64 measured_window = READ_ONCE(measuring);
+	u64 measured_window = READ_ONCE(idler->measuring);
 	struct poll poll;
 	bool halts;
 	enum ended ended;
@@ -426,6 +426,7 @@ static int online(unsigned int cpu)
 	int err;
 
 	idler->generation = 0;
+	idler->measuring = NOT_MEASURING;
 	idler->ended = 0;
 	idler->unfinished.is = false;
 	idler->device = get_cpu_device(cpu);
@@ -471,10 +472,9 @@ static int by_value(const void *a, const void *b)
  * Sleeps until a timer. *@late is how late it woke; whether that counts: it
  * does if this CPU idled in the meantime.
  */
-static bool sample_wakeup(u64 *late)
+static bool sample_wakeup(struct idler *idler, u64 *late)
 {
-	unsigned int cpu = raw_smp_processor_id();
-	u64 before = READ_ONCE(per_cpu_ptr(idlers, cpu)->measured);
+	u64 before = READ_ONCE(idler->measured);
 	ktime_t expires = ktime_add_ns(ktime_get(), SAMPLE_NS);
 	ktime_t now;
 
@@ -482,20 +482,19 @@ static bool sample_wakeup(u64 *late)
 	schedule_hrtimeout(&expires, HRTIMER_MODE_ABS);
 	now = ktime_get();
 	*late = ktime_after(now, expires) ? ktime_to_ns(ktime_sub(now, expires)) : 0;
-	return cpu == raw_smp_processor_id() &&
-	       READ_ONCE(per_cpu_ptr(idlers, cpu)->measured) != before;
+	return READ_ONCE(idler->measured) != before;
 }
 
 /* The median lateness of a wakeup under @window; false if it is not known. */
-static bool measure_wakeup(u64 window, u64 *median)
+static bool measure_wakeup(struct idler *idler, u64 window, u64 *median)
 {
 	u64 samples[SAMPLES];
 	unsigned int good = 0, tries;
 
-	WRITE_ONCE(measuring, window);
+	WRITE_ONCE(idler->measuring, window);
 	for (tries = 0; tries < TRIES && good < SAMPLES; tries++)
-		good += sample_wakeup(&samples[good]);
-	WRITE_ONCE(measuring, NOT_MEASURING);
+		good += sample_wakeup(idler, &samples[good]);
+	WRITE_ONCE(idler->measuring, NOT_MEASURING);
 	if (good < SAMPLES)
 		return false;
 	sort(samples, SAMPLES, sizeof(samples[0]), by_value, NULL);
@@ -503,19 +502,35 @@ static bool measure_wakeup(u64 window, u64 *median)
 	return true;
 }
 
-/* How much later a halted CPU runs than one that polls; at least 1 us. */
-static unsigned int measure_halt(void)
+/*
+ * How much later this CPU runs after a halt than after a poll, at least 1 us;
+ * 0 if it is too busy. Its caller stays on this CPU.
+ */
+static long measure_halt_here(void *unused)
 {
+	struct idler *idler = per_cpu_ptr(idlers, raw_smp_processor_id());
 	u64 polled, halted, cost;
 
-	if (!measure_wakeup(SAMPLE_WINDOW_NS, &polled) ||
-	    !measure_wakeup(0, &halted)) {
-		pr_warn("the CPUs are too busy to measure a halt; taking %u ns\n",
-			DEFAULT_HALT_COST_NS);
-		return DEFAULT_HALT_COST_NS;
-	}
+	if (!measure_wakeup(idler, SAMPLE_WINDOW_NS, &polled) ||
+	    !measure_wakeup(idler, 0, &halted))
+		return 0;
 	cost = halted > polled ? halted - polled : 0;
 	return clamp_t(u64, cost, LEAST_HALT_COST_NS, U32_MAX);
+}
+
+/* Of a CPU that may poll: on others KVM polls, which hides what a halt costs. */
+static unsigned int measure_halt(void)
+{
+	unsigned int cpu = cpumask_any_and(&cpus, cpu_online_mask);
+	long cost = 0;
+
+	if (cpu < nr_cpu_ids)
+		cost = work_on_cpu_safe(cpu, measure_halt_here, NULL);
+	if (cost > 0)
+		return cost;
+	pr_warn("no CPU that polls is idle enough to measure a halt; taking %u ns\n",
+		DEFAULT_HALT_COST_NS);
+	return DEFAULT_HALT_COST_NS;
 }
 
 /* Measures what was not given, and lets every CPU begin anew. */
