@@ -200,7 +200,8 @@ impl Pair {
             pause(&mut spins);
         }
         let begin = Monotonic.now().get();
-        self.rung.store(begin, Ordering::Release);
+        // It has given up meanwhile.
+        self.rung.compare_exchange(0, begin, Ordering::Release, Ordering::Relaxed).ok()?;
         // A write of 1 to an eventfd that is read each time does not fail; if it did the sleeper would report it.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         Some((place, Monotonic.now().get() - begin))

@@ -138,18 +138,34 @@ mod thread {
     /// The hook that a runtime calls before its thread blocks. Without a parker, or without a [`spinner`], it
     /// does nothing.
     pub fn on_thread_park() {
+        let Some(waker) = SPINNER.take() else { return };
         let polls = PARKER.with_borrow_mut(|parker| parker.as_mut().is_some_and(|parker| parker.parks()));
-        if polls && let Some(waker) = SPINNER.take() {
+        if polls {
             waker.wake_by_ref();
-            SPINNER.set(Some(waker));
+        }
+        SPINNER.set(Some(waker));
+    }
+
+    /// Takes away the waker of a spinner that ends: nothing would look for it.
+    #[derive(Default)]
+    struct Spinning(Option<Waker>);
+
+    impl Drop for Spinning {
+        fn drop(&mut self) {
+            let own = |waker: &Waker| self.0.as_ref().is_some_and(|own| own.will_wake(waker));
+            // The thread's own values may be gone.
+            let _ = SPINNER.try_with(|spinner| spinner.set(spinner.take().filter(|waker| !own(waker))));
         }
     }
 
     /// The task that the hook wakes so that the runtime does not block. It is never ready; it ends with its runtime.
     pub fn spinner() -> impl Future<Output = ()> {
-        poll_fn(|context| {
+        let mut spinning = Spinning::default();
+        poll_fn(move |context| {
             let known = SPINNER.take().filter(|waker| waker.will_wake(context.waker()));
-            SPINNER.set(Some(known.unwrap_or_else(|| context.waker().clone())));
+            let waker = known.unwrap_or_else(|| context.waker().clone());
+            spinning.0.get_or_insert_with(|| waker.clone()).clone_from(&waker);
+            SPINNER.set(Some(waker));
             Poll::Pending
         })
     }
@@ -161,5 +177,48 @@ mod thread {
                 parker.works();
             }
         });
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use crate::Idler;
+        use core::pin::pin;
+        use core::task::Context;
+        use core::time::Duration;
+        use dwell_policy::{Nanos, Outcome};
+
+        /// Polls, and is preempted where a look takes longer than a microsecond.
+        struct Polls;
+
+        impl Policy for Polls {
+            fn window(&mut self) -> Nanos {
+                Nanos(20_000)
+            }
+            fn observe(&mut self, _: Outcome) {}
+            fn longest_gap(&self) -> Nanos {
+                Nanos(1_000)
+            }
+        }
+
+        /// The thread blocks for much longer than a look takes.
+        fn block() {
+            on_thread_park();
+            std::thread::sleep(Duration::from_millis(2));
+            worked();
+        }
+
+        #[test]
+        fn without_a_spinner_a_thread_that_blocks_is_not_preempted() {
+            install(Idler::new(Polls));
+            block();
+            {
+                let mut spinner = pin!(spinner());
+                assert!(spinner.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                assert!(SPINNER.take().inspect(|waker| SPINNER.set(Some(waker.clone()))).is_some());
+            }
+            block();
+            assert_eq!(remove().unwrap().preempted, 0);
+        }
     }
 }
