@@ -41,7 +41,7 @@ use tempfile::TempDir;
 /// what was found. A load whose programs are not installed is left out. The cost is the time in cpuidle's
 /// polling state plus halts x halt cost, as the kernel counts them; requests and latency are those that the
 /// client of the load counts. Changes haltpoll's parameters and restores them; if it is killed, `dwell
-/// revert` does. Every row is printed.
+/// control stop` does. Every row is printed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Needs root. Example:\n  dwell-lab guest --load redis --load pipe --halt-cost 20us --budget 4min"

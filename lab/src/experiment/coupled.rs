@@ -19,6 +19,7 @@ use dwell_replay::causal::{Calibrated, Estimates, Predictor, with_maximum};
 use dwell_replay::check::setting_of;
 use dwell_stats::{Interval, median};
 use serde::Serialize;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 /// The work done under one maximum, predicted from a recording under another, over that under the recorded one.
@@ -144,8 +145,8 @@ impl Pair<'_> {
         Ok(Watched { per_s, segments, present, known: known.unwrap_or_default() })
     }
 
-    /// Runs the pair under each maximum in turns, records it under each, and predicts each from each other. Threads are recorded
-    /// without polls only, as their polls cannot be seen.
+    /// Runs the pair under each maximum in turns, each round from another one on, records it under each after half of the rounds, and
+    /// predicts each from each other. Threads are recorded without polls only, as their polls cannot be seen.
     ///
     /// # Errors
     /// [`LabError`].
@@ -156,16 +157,26 @@ impl Pair<'_> {
         stop: &AtomicBool,
     ) -> Result<(Vec<Recorded>, Vec<Prediction>), LabError> {
         let mut per_s = vec![vec![]; maxima_ns.len()];
-        for round in 0..rounds {
-            for (maximum_ns, per_s) in maxima_ns.iter().zip(&mut per_s) {
-                per_s.push(self.run(*maximum_ns, round.into(), stop)?);
+        let mut turns = |rounds: Range<u32>| -> Result<(), LabError> {
+            for round in rounds {
+                let arms = 0..maxima_ns.len();
+                for arm in arms.clone().cycle().skip(round as usize % arms.len()).take(arms.len()) {
+                    per_s[arm].push(self.run(maxima_ns[arm], round.into(), stop)?);
+                }
             }
-        }
+            Ok(())
+        };
+        turns(0..rounds / 2)?;
+        let is_seen = |maximum_ns: &u32| *maximum_ns == 0 || self.between != Between::Threads;
+        let watched: Vec<Option<Watched>> = maxima_ns
+            .iter()
+            .map(|ns| is_seen(ns).then(|| self.recorded(*ns, stop)).transpose())
+            .collect::<Result<_, _>>()?;
+        turns(rounds / 2..rounds)?;
         let measured: Vec<f64> = per_s.into_iter().map(|all| median(all).unwrap_or(f64::NAN)).collect();
         let (mut recordings, mut cells) = (vec![], vec![]);
-        let is_seen = |maximum_ns: &u32| *maximum_ns == 0 || self.between != Between::Threads;
-        for (recorded_ns, measured_per_s) in maxima_ns.iter().zip(&measured).filter(|(ns, _)| is_seen(ns)) {
-            let Watched { per_s, segments, present, known } = self.recorded(*recorded_ns, stop)?;
+        for ((recorded_ns, measured_per_s), watched) in maxima_ns.iter().zip(&measured).zip(watched) {
+            let Some(Watched { per_s, segments, present, known }) = watched else { continue };
             let causes = segments.shares();
             let Some(predictor) = Predictor::new(&segments, &Rule::Layer(present), known, None)? else {
                 return Err(LabError::NoCauses);

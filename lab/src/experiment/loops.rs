@@ -1,6 +1,7 @@
 //! Two event loops that wait for each other: threads, each of which rings an eventfd of the other, and polls for its own as
 //! QEMU's event loops do before they sleep.
 
+use super::run::both;
 use super::{LabError, Rig};
 use crate::host::Tsc;
 use dwell_idle::Idler;
@@ -8,7 +9,7 @@ use dwell_policy::{Any, Nanos};
 use dwell_replay::Rule;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
-use rustix::io::{Errno, read, write};
+use rustix::io::{Errno, read, retry_on_intr, write};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,15 +40,15 @@ impl Bell {
         }
     }
 
-    fn wait(&self, idler: &mut Idler<Any>, stop: &AtomicBool) -> io::Result<()> {
+    fn wait(&self, idler: &mut Idler<Any>, stop: &[&AtomicBool]) -> io::Result<()> {
         let mut idle = idler.idle(None);
         let mut rung = false;
         while !rung && idle.polls() {
             rung = self.is_rung()?;
         }
-        while !rung && !stop.load(Ordering::Relaxed) {
+        while !rung && !stop.iter().any(|stop| stop.load(Ordering::Relaxed)) {
             idle.halts();
-            poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&STOP_LOOK))?;
+            retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&STOP_LOOK)))?;
             rung = self.is_rung()?;
         }
         idle.wakes(&[]);
@@ -66,10 +67,12 @@ pub(super) fn exchanges_per_s(
     let [mut server, mut other] = [Idler::new(rule.policy()?), Idler::new(rule.policy()?)];
     let bells = [Bell::new().map_err(LabError::Bell)?, Bell::new().map_err(LabError::Bell)?];
     let [to_server, to_other] = &bells;
+    let failed = AtomicBool::new(false);
+    let stops = [stop, &failed];
     let replies = || -> Result<(), LabError> {
         let _place = rig.fair_thread(1)?;
         for _ in think {
-            to_other.wait(&mut other, stop).map_err(LabError::Bell)?;
+            to_other.wait(&mut other, &stops).map_err(LabError::Bell)?;
             to_server.ring().map_err(LabError::Bell)?;
         }
         Ok(())
@@ -83,18 +86,11 @@ pub(super) fn exchanges_per_s(
             }
             rig.spin(*think);
             to_other.ring().map_err(LabError::Bell)?;
-            to_server.wait(&mut server, stop).map_err(LabError::Bell)?;
+            to_server.wait(&mut server, &stops).map_err(LabError::Bell)?;
         }
         Ok(rig.since(began))
     };
-    let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
-    let took = std::thread::scope(|scope| {
-        let other = spawn(NAMES[1]).spawn_scoped(scope, replies).map_err(LabError::Thread)?;
-        let server = spawn(NAMES[0]).spawn_scoped(scope, serves).map_err(LabError::Thread)?;
-        let took = server.join().map_err(|_| LabError::Panicked)?;
-        other.join().map_err(|_| LabError::Panicked)??;
-        took
-    })?;
+    let (took, ()) = both(NAMES, &failed, serves, replies)?;
     if stop.load(Ordering::Relaxed) {
         return Err(LabError::Stopped);
     }

@@ -4,7 +4,7 @@
 //! wakes. The rows say who polls while waiting: two threads of the host (by futex, and spinning) frame what
 //! two vCPUs can reach.
 
-use super::run::{self, BlockRun, rounds_of_a_block};
+use super::run::{self, BlockRun, both, rounds_of_a_block};
 use super::{KvmCounts, LabError, Rig};
 use crate::gaps::Gaps;
 use crate::guest::doorbell::DOORBELL;
@@ -176,10 +176,10 @@ impl Mail {
         }
     }
 
-    fn receive(&self, number: u32, wait: Wait, stop: &AtomicBool) {
+    fn receive(&self, number: u32, wait: Wait, stop: &[&AtomicBool]) {
         loop {
             let there = self.0.load(Ordering::Acquire);
-            if there == number || stop.load(Ordering::Relaxed) {
+            if there == number || stop.iter().any(|stop| stop.load(Ordering::Relaxed)) {
                 return;
             }
             match wait {
@@ -203,11 +203,13 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
         let usage = Usage::of(Thread::current()).map_err(LabError::Usage)? - before.0;
         Ok(BlockRun { usage, began: before.1, ended, kvm: KvmCounts::default(), read: [(0, 0); 2] })
     };
+    let failed = AtomicBool::new(false);
+    let stops = [stop, &failed];
     let other = || -> Result<BlockRun<Ipis>, LabError> {
         let _place = rig.vcpu_thread(1)?;
         let mut before = (Usage::of(Thread::current()).map_err(LabError::Usage)?, Tsc::now());
         for number in 1..=exchanges {
-            to_other.receive(number, wait, stop);
+            to_other.receive(number, wait, &stops);
             to_server.post(number, wait);
             if number == warm_up {
                 before = (Usage::of(Thread::current()).map_err(LabError::Usage)?, Tsc::now());
@@ -223,7 +225,7 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
             rig.spin(*think);
             let sent = Tsc::now();
             to_other.post(number, wait);
-            to_server.receive(number, wait, stop);
+            to_server.receive(number, wait, &stops);
             if number > warm_up {
                 round_trips.push(rig.since(sent).get());
             } else if number == warm_up {
@@ -232,16 +234,9 @@ fn native(rig: &Rig, think: &[Nanos], wait: Wait, stop: &AtomicBool) -> Result<B
         }
         Ok((round_trips, share(before)?))
     };
-    let (server, other) = std::thread::scope(|scope| {
-        let other = std::thread::Builder::new().spawn_scoped(scope, other).map_err(LabError::Thread)?;
-        let server = std::thread::Builder::new().spawn_scoped(scope, server).map_err(LabError::Thread)?;
-        let server = server.join().map_err(|_| LabError::Panicked)?;
-        let other = other.join().map_err(|_| LabError::Panicked)?;
-        Ok::<_, LabError>((server, other))
-    })?;
+    let ((round_trips, server), other) = both(["server", "other"], &failed, server, other)?;
     if stop.load(Ordering::Relaxed) {
         return Err(LabError::Stopped);
     }
-    let (round_trips, server) = server?;
-    Ok(block_of(rig, round_trips, &[server, other?]))
+    Ok(block_of(rig, round_trips, &[server, other]))
 }

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{Scope, ScopedJoinHandle};
+use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 /// The number of rounds of a block of about this length, half a second at most, if a round takes `guess` in
@@ -106,4 +106,28 @@ pub(super) fn spawn<'s, T: Send + 's>(
 /// Waits for a participant.
 pub(super) fn join<T>(participant: ScopedJoinHandle<'_, Result<T, LabError>>) -> Result<T, LabError> {
     participant.join().map_err(|_| LabError::Panicked)?
+}
+
+/// Runs two sides that wait for each other on threads of these names. Where one fails, `failed` tells the other, which
+/// would wait for ever.
+pub(super) fn both<A: Send, B: Send>(
+    [name, other_name]: [&str; 2],
+    failed: &AtomicBool,
+    side: impl FnOnce() -> Result<A, LabError> + Send,
+    other: impl FnOnce() -> Result<B, LabError> + Send,
+) -> Result<(A, B), LabError> {
+    let fails = |_: &LabError| failed.store(true, Ordering::Relaxed);
+    let named = |name: &str| thread::Builder::new().name(name.to_owned());
+    thread::scope(|scope| {
+        let other = named(other_name)
+            .spawn_scoped(scope, || other().inspect_err(fails))
+            .map_err(LabError::Thread)?;
+        let side = named(name)
+            .spawn_scoped(scope, || side().inspect_err(fails))
+            .map_err(LabError::Thread)
+            .inspect_err(fails)?;
+        let side = side.join().map_err(|_| LabError::Panicked).inspect_err(fails)?;
+        let other = other.join().map_err(|_| LabError::Panicked)?;
+        Ok((side?, other?))
+    })
 }
