@@ -60,7 +60,10 @@ pub fn run(args: Args, mut command: Command) -> Outcome {
         (What::Powershell, None) => Shell::PowerShell,
         (What::Zsh, None) => Shell::Zsh,
     };
-    clap_complete::generate(shell, &mut command, name, &mut io::stdout());
+    // It panics where it cannot write.
+    let mut script = vec![];
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    io::stdout().lock().write_all(&script)?;
     Ok(Answer::Yes)
 }
 

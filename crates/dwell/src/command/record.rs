@@ -97,7 +97,7 @@ struct Host {
     without_contention: bool,
     /// Do not record what vCPUs run between their halts and what woke them
     ///
-    /// By default kvm_apic_accept_irq, sched_waking and local_timer_entry are recorded too. They show which vCPU woke
+    /// By default kvm_apic_accept_irq, sched_waking, local_timer_entry and irq_handler_entry are recorded too. They show which vCPU woke
     /// which, how far into what it runs, from which `dwell tune` predicts how much work is done under another setting.
     #[arg(long)]
     without_causes: bool,

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     plan: plan::PlanArgs,
     /// A recording of the same load under another setting, for what one setting cannot show
     ///
-    /// Both need what woke the tasks, as `dwell record guest` keeps it. From the other come latencies that FILE does not
+    /// Both need what woke the tasks, as `dwell record` keeps it. From the other come latencies that FILE does not
     /// show, and whether interrupts wait for the work before them. How well its work is predicted from FILE is printed.
     #[arg(long, value_name = "FILE", requires = "file")]
     also: Option<PathBuf>,

@@ -165,6 +165,26 @@ fn what_somebody_else_set_is_named_and_only_force_overwrites_it() {
     assert_eq!(scene.machine.snapshot(), before);
 }
 
+/// A program whose output and whose errors nobody reads.
+fn unread(scene: &Scene, words: &[&str]) -> Option<i32> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    command.args(scene.words(words)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = start(&mut command);
+    drop((child.stdout.take(), child.stderr.take()));
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn what_is_not_restored_is_in_the_exit_code_though_nobody_reads() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    assert_eq!(unread(&scene, &["apply", "PLAN"]), Some(0));
+    scene.machine.set("guest_halt_poll_ns", "77\n");
+    assert_eq!(unread(&scene, &["revert"]), Some(2));
+    assert_eq!(unread(&scene, &["revert", "1", "--force"]), Some(0));
+    assert_eq!(scene.machine.snapshot(), before);
+}
+
 #[test]
 fn read_only_and_void_knobs_are_refused_before_anything_is_written() {
     let scene = Scene::guest();

@@ -26,12 +26,13 @@ use std::path::{Path, PathBuf};
 
 /// Keep the polling setting right while the load changes
 ///
-/// Decides every 100 ms at most. About 130 settings are replayed over a sample of the last episodes; the one that costs
-/// least is taken if it saves a sixteenth of the present cost, on each half of the sample. The setting in force is
-/// replayed as well: where its polls or halts differ from those counted by more than 10 % three times in a row, the
-/// originals are in force for 1 s, 2 s and so on up to 64 s, or until the load changes. When control has cost
-/// more than 1.01 times what the originals would have cost, by over 1 % of their cost of the last 10 s, the
-/// originals are in force for 100 ms, after further losses for 1 s, 2 s and so on up to 64 s. There are at most 240 writes a minute. Unless `verify` in the configuration is 0, a setting
+/// Decides every 100 ms, sooner after a start or a change, and later where its CPU time is used up. About 130 settings
+/// are replayed over a sample of the last episodes; the one that costs least is taken if it saves a sixteenth of the
+/// present cost, on each half of the sample. The setting in force is replayed as well: where its polls or halts differ
+/// from those counted by more than 10 % three times in a row, the originals are in force for 1 s, 2 s and so on up to
+/// 64 s, or until the load changes. When control has cost more than 1.01 times what the originals would have cost, by
+/// over 1 % of their cost of the last 10 s, the originals are in force for 100 ms, after further losses for 1 s, 2 s
+/// and so on up to 64 s. There are at most 240 writes a minute. Unless `verify` in the configuration is 0, a setting
 /// that is taken for guest or host is compared in turns with the one before, and where CPUs mostly halt, polling is
 /// tried now and then.
 ///

@@ -19,7 +19,10 @@ use std::time::Duration;
 /// guest is entered after it. For each exit: its reason and duration. Every exit of every VM is traced, which costs
 /// about a microsecond each. Flavours of KVM that do not emit kvm:kvm_exit and kvm:kvm_entry cannot be recorded.
 #[derive(clap::Args)]
-#[command(after_help = "Example: dwell timer record --duration 10s -o timer.parquet")]
+#[command(
+    mut_arg("output", |arg| arg.help("Recording to write [default: dwell-timer.parquet]")),
+    after_help = "Example: dwell timer record --duration 10s -o timer.parquet",
+)]
 pub(crate) struct Args {
     /// Record only the VM of this process
     #[arg(long, value_name = "PID")]
