@@ -19,7 +19,7 @@
 //!    what its window costs in this episode.
 //!
 //! Windows are 0, 1 ns (one look at the event before halting: for wakeups that are already there), and *K*
-//! times 3, 6, 10, 16, 24 and 32 sixteenths. Costs are counted in units of *K*/128, rounded down, in 16 bits:
+//! times 3, 6, 10, 16, 24 and 32 sixteenths. Costs are counted in units of *K*/128, rounded up, in 16 bits:
 //! a step x − x/128 + c with c ≤ 384 (a failed poll of 2*K* and a halt) keeps x ≤ 128 · 384 + 127 < 2^16.
 //! Lengths are brought to that unit with one multiplication; the one division is in [`Leader::new`].
 //!

@@ -22,7 +22,7 @@ pub struct Chunk {
     pub halted: Vec<Option<bool>>,
     /// What kind of event ended the episode.
     pub wake: Vec<Option<WakeCause>>,
-    /// From the wake event to the idler running \[ns\].
+    /// From the wakeup event to the idler running \[ns\].
     pub wake_latency_ns: Vec<Option<u64>>,
     /// Which handlers became ready.
     pub ready: ReadySets,

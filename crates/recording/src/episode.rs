@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// From "nothing to do" to the wake event, of one idler.
+/// From "nothing to do" to the wakeup event, of one idler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Episode<'a> {
     /// Who idled.
@@ -13,11 +13,11 @@ pub struct Episode<'a> {
     pub idle_ns: u64,
     /// How long the idler would have polled before halting \[ns\].
     pub window_ns: Option<u64>,
-    /// Whether the idler halted; if not, the wake event came while it polled.
+    /// Whether the idler halted; if not, the wakeup event came while it polled.
     pub halted: Option<bool>,
     /// What kind of event ended it.
     pub wake: Option<WakeCause>,
-    /// From the wake event to the idler running \[ns\].
+    /// From the wakeup event to the idler running \[ns\].
     pub wake_latency_ns: Option<u64>,
     /// Handlers of an event loop that became ready. `Some(&[])`: known to be none. The names are not empty and
     /// hold no comma.

@@ -1,6 +1,6 @@
 //! Recordings of how things idle: the file, written and read.
 //!
-//! An *episode* is from "nothing to do" to the wake event, of one *idler*: a guest CPU, a vCPU seen from its host, a
+//! An *episode* is from "nothing to do" to the wakeup event, of one *idler*: a guest CPU, a vCPU seen from its host, a
 //! thread of an event loop. A *recording* is a file of episodes with what is needed to replay them.
 //!
 //! # The file
@@ -28,7 +28,7 @@
 //! [`Contents`], counts and the list of idlers. Unknown keys in the JSON are kept. Anything else that is not understood
 //! is refused by name.
 //!
-//! A guest's recording may have a second table, of [`Segments`]: what ran between its idle times, and what woke it.
+//! A recording may have a second table, of [`Segments`]: what ran between its idle times, and what woke it.
 //! It is a Parquet file within the file, which is skipped by what does not look for it: `dwell.segments` has
 //! `{"offset": …, "bytes": …, "causes": …}`, the last with the number of segments by cause.
 //!

@@ -283,7 +283,7 @@ impl Reader {
             Columns::HALTED => input.flags(rows, scratch, &mut chunk.halted),
             Columns::WAKE => {
                 let mut wakes = Translator::new(|name: &str| {
-                    WakeCause::from_name(name).ok_or_else(|| format!("`{name}` is no kind of wake event"))
+                    WakeCause::from_name(name).ok_or_else(|| format!("`{name}` is no kind of wakeup event"))
                 });
                 let wake = &mut chunk.wake;
                 input.texts(rows, scratch, |name| {

@@ -1,6 +1,7 @@
 //! What ran between idle times, and what woke it.
 //!
-//! A *segment* is what a task runs from being switched in to being switched out. Its *cause* is what made the task
+//! A *segment* is what a task runs from being switched in to being switched out, what a vCPU runs between two halts, or a
+//! thread between two waits. Its *cause* is what made the task
 //! runnable: a segment of another task, at an offset into it; an interrupt or a timer; or nothing, where it was
 //! preempted and goes on. From segments with causes follows what the load does under another setting, and not only
 //! what each idle time costs.

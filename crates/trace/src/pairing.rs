@@ -24,7 +24,7 @@ pub struct PairedEpisode {
     pub window_ns: Option<u64>,
     pub halted: Option<bool>,
     pub wake: Option<WakeCause>,
-    /// From the wake event to the idler running \[ns\].
+    /// From the wakeup event to the idler running \[ns\].
     pub wake_latency_ns: Option<u64>,
     /// How long no other task was runnable on its CPU \[ns\]; `idle_ns`: to the end.
     pub alone_ns: Option<u64>,

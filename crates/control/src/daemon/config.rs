@@ -110,7 +110,7 @@ pub enum Mode {
 pub enum OnExit {
     /// The originals are restored.
     Revert,
-    /// It stays, and the lease with it: the next start adopts it, and `dwell revert` restores the originals.
+    /// It stays, and the lease with it: the next start adopts it, and `dwell control stop` restores the originals.
     Keep,
 }
 

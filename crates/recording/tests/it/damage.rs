@@ -166,7 +166,7 @@ fn what_is_missing_or_of_another_type_is_named() {
         ),
         (
             foreign(&format!("{all} required binary wake (STRING);"), &KEYS),
-            "m: row 0 of row group 0, `wake`: `cpu0` is no kind of wake event",
+            "m: row 0 of row group 0, `wake`: `cpu0` is no kind of wakeup event",
         ),
     ] {
         let found = read_all(&bytes).expect_err(wanted);

@@ -22,7 +22,7 @@ const MOST_SEGMENTS: usize = 1 << 17;
 /// The blocks of what is for judging, of which none has fewer segments than this.
 const BLOCKS: usize = 16;
 const SHORTEST_BLOCK: usize = 32;
-/// The error of the model that is in no other part of a range, as a logarithm: what makes 90 % of the ranges of eleven loads
+/// The error of the model that is in no other part of a range, as a logarithm: what makes 93 % of the ranges of speed of eleven loads
 /// under four maxima contain what was measured (`experiments/guest-loads/causes.py`, 26 November 2026).
 const MODEL_ERROR: f64 = 0.2;
 /// What a figure is at least, so that it has a logarithm; as little is nothing.

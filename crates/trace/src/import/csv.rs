@@ -362,7 +362,7 @@ impl<'a> Field<'a> {
         let known = || WakeCause::ALL.map(WakeCause::name).join(", ");
         WakeCause::from_name(name)
             .map(Some)
-            .ok_or_else(|| self.error(format!("is no kind of wake event; known: {}", known())))
+            .ok_or_else(|| self.error(format!("is no kind of wakeup event; known: {}", known())))
     }
 
     fn string(&self) -> Result<Option<&'a str>, CsvError> {
