@@ -83,11 +83,17 @@ pub(crate) fn run(args: Args) -> Outcome {
     args.record.check()?;
     let machine = args.state.machine()?;
     let stop = stop::patiently()?;
-    let Some(plan) = args.set.plan(&machine)? else { return verify(&args, &machine, args.id, &stop) };
+    if !args.set.is_given() {
+        return verify(&args, &machine, args.id, &stop);
+    }
+    journal::is_not_verified(&machine, &args.state.state_dir)?;
+    let plan = args.set.plan(&machine)?;
+    args.work.check()?;
     // What has no effect was refused with the reason.
     let permission = Permission { force: false, no_effect: true };
-    let how = How { persist: false, permission, dry_run: false };
-    let (_, id) = apply::carry_out(&machine, &plan, &args.state, how)?;
+    let how = How { persist: false, permission, dry_run: false, has_overrides: false };
+    let (_, id) =
+        apply::carry_out(&machine, &plan, &args.state, how).context("cannot measure the setting")?;
     let id = id.context("the values are in force already")?;
     let verified = verify(&args, &machine, Some(id), &stop);
     // Where it failed; else this finds nothing to do.

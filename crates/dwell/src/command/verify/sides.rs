@@ -58,7 +58,7 @@ impl Sides {
             }
             (owner, _) => {
                 let recorder = Recorder::open(target(owner), None);
-                let mut recorder = recorder.context("cannot verify the change; no value was switched")?;
+                let mut recorder = recorder.context("cannot record; no value was switched")?;
                 recorder.stay(true);
                 Source::Recorder(Box::new(recorder))
             }

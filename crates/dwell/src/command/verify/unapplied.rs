@@ -1,7 +1,7 @@
 //! `dwell verify --set`: a setting that is in force only while it is measured.
 
 use super::record::target;
-use crate::model::HALT_COST;
+use crate::model::{HALT_COST, calibrated};
 use crate::{quantity, settings};
 use anyhow::{Context, bail, ensure};
 use dwell_capture::Recorder;
@@ -11,7 +11,7 @@ use dwell_knobs::plan::Plan;
 use dwell_machine::{Writable, kernel, parameter};
 use dwell_policy::param::{self, Setting};
 use dwell_policy::{Layer, Nanos, Owner};
-use dwell_replay::calibration::{Calibration, HaltCosts};
+use dwell_replay::calibration::HaltCosts;
 
 /// A setting of this machine that no change has applied.
 #[derive(clap::Args)]
@@ -43,11 +43,8 @@ impl SetArgs {
         !self.set.is_empty()
     }
 
-    /// What is to be written, and nothing predicted of it; `None` where a change is verified.
-    pub(super) fn plan(&self, machine: &dyn Writable) -> anyhow::Result<Option<Plan>> {
-        if !self.is_given() {
-            return Ok(None);
-        }
+    /// What is to be written, and nothing predicted of it.
+    pub(super) fn plan(&self, machine: &dyn Writable) -> anyhow::Result<Plan> {
         let release = kernel::release(machine).context("cannot read the release of this kernel")?;
         let version = kernel::version(machine).context("cannot read the release of this kernel")?;
         let present: Vec<Setting<Owner>> = OWNERS
@@ -74,7 +71,7 @@ impl SetArgs {
             }
         }
         plan.conditions.halt_cost_ns = self.halt_cost(plan.owner)?.get();
-        Ok(Some(plan))
+        Ok(plan)
     }
 
     /// What a halt costs here. Fails where this machine cannot be recorded.
@@ -83,7 +80,7 @@ impl SetArgs {
             Recorder::open(target(owner), None).context("cannot measure the setting; nothing was changed")?;
         let measured = match self.halt_cost {
             Some(given) => Some(given),
-            None => Calibration::load_for(recorder.metadata())?.as_ref().and_then(HaltCosts::halt_cpu),
+            None => calibrated(recorder.metadata()).as_ref().and_then(HaltCosts::halt_cpu),
         };
         Ok(measured.unwrap_or(HALT_COST))
     }

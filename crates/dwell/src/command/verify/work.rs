@@ -5,9 +5,12 @@ use dwell_knobs::open_metrics::Selector;
 use dwell_knobs::verification::Unit;
 use dwell_machine::threads::context_switches;
 use dwell_machine::{Machine, Sysroot};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// What a user counts work with.
@@ -15,8 +18,8 @@ use std::time::{Duration, Instant};
 pub(super) struct WorkArgs {
     /// Command that prints how much work was done so far, as one number
     ///
-    /// It is run by `sh -c` at the start and the end of each block; the difference is the work of the block. Less work
-    /// with the values from after is a regression. Without this option and --work-metric, context switches and
+    /// It is run by `sh -c` at the start and the end of each block, for 5 s at most; the difference is the work of the
+    /// block. Less work with the values from after is a regression. Without this option and --work-metric, context switches and
     /// wakeups are counted, and of an I/O thread the requests of QEMU's block devices.
     #[arg(long, value_name = "CMD", conflicts_with = "work_metric")]
     work: Option<String>,
@@ -43,6 +46,13 @@ enum Own {
 /// All counters at one time.
 pub(super) struct Reading(Vec<(Unit, Instant, f64)>);
 
+impl WorkArgs {
+    /// Reads once what the user asked for: before anything is changed.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        Counters::new(self, false).map(drop)
+    }
+}
+
 impl Counters {
     /// What the user asked for; `switches`: also those of all CPUs.
     pub(super) fn new(args: &WorkArgs, switches: bool) -> anyhow::Result<Counters> {
@@ -54,7 +64,7 @@ impl Counters {
             (None, _) => None,
         };
         let counters = Counters { own, switches };
-        counters.read().context("cannot verify the change; no value was switched")?;
+        counters.read().context("cannot count the work; no value was switched")?;
         Ok(counters)
     }
 
@@ -91,7 +101,7 @@ impl Reading {
 impl Own {
     fn read(&self) -> anyhow::Result<f64> {
         match self {
-            Own::Command(command) => printed(command).with_context(|| format!("--work `{command}`")),
+            Own::Command(command) => printed(command, PATIENCE).with_context(|| format!("--work `{command}`")),
             Own::Metric { url, name } => {
                 let counted = || anyhow::Ok(name.sum(&url.get()?)?);
                 counted().with_context(|| format!("--work-metric http://{}{}", url.host, url.path))
@@ -100,9 +110,29 @@ impl Own {
     }
 }
 
-/// The number that a command prints.
-fn printed(command: &str) -> anyhow::Result<f64> {
-    let output = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).output()?;
+/// The number that a command prints; it is killed after `patience`.
+fn printed(command: &str, patience: Duration) -> anyhow::Result<f64> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // In a process group of its own: Ctrl-C is for dwell, which ends after the block.
+    let child = shell.process_group(0).spawn()?;
+    let group = Pid::from_child(&child);
+    let (ended, waits) = channel::<()>();
+    let (output, in_time) = std::thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let late = waits.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+            if late {
+                // It may have ended at this moment.
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            !late
+        });
+        let output = child.wait_with_output();
+        drop(ended);
+        (output, watch.join().unwrap_or(false))
+    });
+    let output = output?;
+    ensure!(in_time, "it took longer than {patience:?} and was killed");
     if !output.status.success() {
         let told = String::from_utf8_lossy(&output.stderr);
         bail!("{}: {}", output.status, told.trim().lines().last().unwrap_or("it printed no error"));
@@ -127,7 +157,7 @@ struct Url {
 
 /// The longest text of metrics \[bytes\].
 const LONGEST: u64 = 16 << 20;
-/// How long a server may take.
+/// How long a server or a command may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Url {
@@ -180,16 +210,19 @@ mod tests {
 
     #[test]
     fn a_command_prints_a_counter() {
-        assert_eq!(printed("echo 12; true").unwrap(), 12.0);
+        assert_eq!(printed("echo 12; true", PATIENCE).unwrap(), 12.0);
         for (command, why) in [
             ("echo served: 12", "it printed `served: 12`; it has to print one number"),
             ("echo no such server >&2; exit 3", "exit status: 3: no such server"),
             ("true", "it printed ``"),
             ("echo NaN", "it printed `NaN`"),
         ] {
-            let error = printed(command).unwrap_err().to_string();
+            let error = printed(command, PATIENCE).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
+        // Who waits for what it has started, waits for ever.
+        let error = printed("sleep 60 & echo 1", Duration::from_millis(100)).unwrap_err().to_string();
+        assert!(error.contains("it took longer than 100ms and was killed"), "{error}");
     }
 
     #[test]
