@@ -162,6 +162,8 @@ fn guest(
 ) -> Result<Plan, RecordError> {
     let (mut source, silent) = match asked {
         GuestSource::Auto | GuestSource::Perf => detect(&**system, tracefs)?,
+        // It is recorded as asked, and the CPUs that it misses are named.
+        GuestSource::CpuIdle => (asked, detect(&**system, tracefs)?.1),
         _ => (asked, vec![]),
     };
     let mut tracing = json!({ "by": "perf" });

@@ -163,7 +163,7 @@ fn kvm_obstacles(host: &Host) -> Vec<Obstacle> {
     } else if host.vms.is_empty() {
         vec![Obstacle::partial(
             "no running VM is visible",
-            "start a VM, or look as root: another user's VMs are not visible",
+            "start a VM; those of other users are visible to root only",
         )]
     } else {
         vec![]

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct Domstats(BTreeMap<String, Counters>);
 
 /// Why a text is no reading of these counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DomstatsError {
     /// A line cannot be read.
     #[error("line {line}: `vcpu.N.COUNTER.sum=` is not followed by a number")]
@@ -25,6 +25,12 @@ pub enum DomstatsError {
          and libvirt 8.10 or later"
     )]
     NoCounters,
+    /// Counters of each domain decrease from one text to the other.
+    #[error("the counters of {domain} decrease: are the files in this order, or was it started anew in between?")]
+    Decrease {
+        /// One of them.
+        domain: String,
+    },
 }
 
 impl Domstats {
@@ -64,18 +70,30 @@ impl Domstats {
         if domains.is_empty() { Err(DomstatsError::NoCounters) } else { Ok(Domstats(domains)) }
     }
 
-    /// What was counted since `earlier`, `span_ns` before, of the domains in both; and their names.
-    pub fn since(&self, earlier: &Domstats, span_ns: u64) -> (Delta, BTreeMap<VmId, String>) {
+    /// What was counted since `earlier`, `span_ns` before, of the domains in both; and their names. Those that were started anew
+    /// are among the ended ones.
+    ///
+    /// # Errors
+    /// [`DomstatsError::Decrease`] where that is so of all of them.
+    pub fn since(
+        &self,
+        earlier: &Domstats,
+        span_ns: u64,
+    ) -> Result<(Delta, BTreeMap<VmId, String>), DomstatsError> {
         let both = self.0.iter().filter_map(|(name, now)| Some((name, now, earlier.0.get(name)?)));
+        let (anew, both): (Vec<_>, Vec<_>) = both.partition(|(_, now, before)| now.is_less_than(before));
+        if let (Some((domain, ..)), true) = (anew.first(), both.is_empty()) {
+            return Err(DomstatsError::Decrease { domain: (*domain).clone() });
+        }
         let (mut vms, mut names) = (BTreeMap::new(), BTreeMap::new());
-        for ((name, now, before), number) in both.zip(1..) {
+        for ((name, now, before), number) in both.into_iter().zip(1..) {
             // A domain has no process here.
             let id = VmId { pid: 0, fd: number };
             vms.insert(id, now.clone().since(before.clone()));
             names.insert(id, name.clone());
         }
-        let ended = earlier.0.keys().filter(|name| !self.0.contains_key(*name)).count();
-        (Delta { span_ns, vms, ended }, names)
+        let ended = earlier.0.keys().filter(|name| !self.0.contains_key(*name)).count() + anew.len();
+        Ok((Delta { span_ns, vms, ended }, names))
     }
 }
 
@@ -91,7 +109,7 @@ mod tests {
     #[test]
     fn two_readings_of_a_windows_guest() {
         let [first, second] = [T0, T60].map(|text| Domstats::parse(text).unwrap());
-        let (delta, names) = second.since(&first, 60_000_000_000);
+        let (delta, names) = second.since(&first, 60_000_000_000).unwrap();
         let id = VmId { pid: 0, fd: 1 };
         assert_eq!((delta.ended, names[&id].as_str()), (0, "win11"));
         let bound = Bound::of(&delta.vms[&id], Nanos(20_000)).unwrap();
@@ -99,6 +117,20 @@ mod tests {
         assert_eq!((bound.polled_ns, bound.wasted_ns), (4_500_000_000, 3_000_000_000));
         // 7.50 % polled and 1.00 % for halts, of 60 s of a CPU.
         assert_eq!(bound.cost_ns, 5_100_000_000);
+        assert_eq!(
+            first.since(&second, 60_000_000_000),
+            Err(DomstatsError::Decrease { domain: "win11".to_owned() })
+        );
+    }
+
+    #[test]
+    fn a_domain_that_was_started_anew_has_ended() {
+        let text = |a: u32, b: u32| {
+            format!("Domain: 'a'\nvcpu.0.halt_exits.sum={a}\nDomain: 'b'\nvcpu.0.halt_exits.sum={b}\n")
+        };
+        let [first, second] = [text(10, 10), text(3, 15)].map(|text| Domstats::parse(&text).unwrap());
+        let (delta, names) = second.since(&first, 1).unwrap();
+        assert_eq!((delta.ended, names.into_values().collect::<Vec<_>>()), (1, vec!["b".to_owned()]));
     }
 
     #[test]

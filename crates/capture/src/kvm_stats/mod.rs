@@ -122,6 +122,13 @@ impl Counters {
         self.merged(earlier, u64::saturating_sub)
     }
 
+    /// Whether a number is smaller than it was `before`.
+    pub(crate) fn is_less_than(&self, before: &Counters) -> bool {
+        let (mut now, mut before) = (self.clone(), before.clone());
+        let numbers = now.numbers_mut().into_iter().zip(before.numbers_mut());
+        numbers.into_iter().any(|((_, now), (_, before))| matches!((now, before), (Some(now), Some(before)) if *now < *before))
+    }
+
     /// The counters of all together; `None` without any.
     pub fn sum(all: impl IntoIterator<Item = Counters>) -> Option<Counters> {
         all.into_iter().reduce(Counters::plus)

@@ -148,7 +148,7 @@ fn of_files(first: &Path, second: &Path, between: Nanos, args: &Args) -> Outcome
             regular::read_text(path, LONGEST).with_context(|| format!("cannot read {}", path.display()))?;
         Domstats::parse(&text).with_context(|| format!("cannot read {} as `virsh domstats`", path.display()))
     };
-    let (delta, names) = read(second)?.since(&read(first)?, between.get());
+    let (delta, names) = read(second)?.since(&read(first)?, between.get())?;
     ensure!(!delta.vms.is_empty(), "{} and {} have no domain in common", first.display(), second.display());
     let name = |id: VmId| names.get(&id).cloned().unwrap_or_default();
     let interval = interval(&delta, between.get(), &BTreeMap::new(), &name, args.halt_cost)?;
