@@ -138,6 +138,8 @@ pub(super) struct Wakeup {
 
 /// A task with fewer segments than this share of the busiest one's does not lead.
 const LEADS: f64 = 0.1;
+/// Nor does one that has none in the last of so many parts of the time: a replay ends with the first of the leading tasks.
+const PARTS: u64 = 10;
 
 impl Program {
     /// The segments as recorded.
@@ -171,10 +173,20 @@ impl Program {
             .collect();
         let mut cpus = HashMap::new();
         let mut last: Vec<Option<u32>> = vec![None; segments.tasks.len()];
-        let mut of_task = vec![0u64; segments.tasks.len()];
-        rows.iter().for_each(|row| of_task[row.task as usize] += 1);
-        let most = of_task.iter().copied().max().unwrap_or(0) as f64;
-        let leads = |task: usize| of_task[task] as f64 >= LEADS * most && of_task[task] > 0;
+        let begin_ns = rows.iter().map(|row| row.start_ns).min().unwrap_or(0);
+        let end_ns = rows.iter().map(|row| row.end_ns()).max().unwrap_or(0);
+        let last_part_ns = end_ns - (end_ns - begin_ns) / PARTS;
+        // How many segments a task has, and when the last of them ended.
+        let mut of_task = vec![(0u64, 0u64); segments.tasks.len()];
+        for row in rows {
+            let (count, ended_ns) = &mut of_task[row.task as usize];
+            (*count, *ended_ns) = (*count + 1, row.end_ns().max(*ended_ns));
+        }
+        let most = of_task.iter().map(|(count, _)| *count).max().unwrap_or(0) as f64;
+        let leads = |task: usize| {
+            let (count, ended_ns) = of_task[task];
+            count > 0 && count as f64 >= LEADS * most && ended_ns >= last_part_ns
+        };
         let is_helper = |waker: u32| {
             let by = &rows[waker as usize];
             let is_woken = matches!(by.cause, Cause::Task { .. } | Cause::Preempted);
@@ -185,8 +197,8 @@ impl Program {
             wakeups: vec![],
             firsts: vec![],
             cpus: 0,
-            begin_ns: rows.iter().map(|row| row.start_ns).min().unwrap_or(0),
-            end_ns: rows.iter().map(|row| row.end_ns()).max().unwrap_or(0),
+            begin_ns,
+            end_ns,
             constants,
             poll_step: Nanos(segments.poll_step_ns),
             idling: Arc::default(),
