@@ -2,6 +2,7 @@
 
 use crate::failure::{Answer, Outcome};
 use crate::paint;
+use anyhow::Context;
 use clap::{ArgMatches, ValueEnum};
 use dwell_report::{Table, harmless};
 use serde::Serialize;
@@ -13,7 +14,7 @@ use std::sync::OnceLock;
 pub enum Format {
     /// Aligned columns, rounded values.
     Table,
-    /// One JSON object, values not rounded, times in ns.
+    /// JSON, values not rounded, times in ns.
     Json,
     /// Comma-separated values, not rounded, times in ns.
     Csv,
@@ -85,19 +86,21 @@ pub fn hanging(first: &str, rest: &str, text: &str) -> String {
 /// Longer lines are hard to read.
 const LONGEST_LINE: usize = 120;
 
+const STDOUT: &str = "cannot write to stdout";
+
 /// Prints one value as indented JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    harmless::write_json(&mut out, value)?;
-    writeln!(out)?;
-    Ok(out.flush()?)
+    harmless::write_json(&mut out, value)
+        .and_then(|()| writeln!(out))
+        .and_then(|()| out.flush())
+        .context(STDOUT)
 }
 
 /// Prints text. Of what would steer the terminal only the colours of [`Paint`](crate::paint::Paint) get there.
 pub fn text(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(paint::for_terminal(text).as_bytes())?;
-    Ok(out.flush()?)
+    out.write_all(paint::for_terminal(text).as_bytes()).and_then(|()| out.flush()).context(STDOUT)
 }
 
 /// Prints a line on stderr, harmless to the terminal. A closed stderr is not an error.
@@ -129,5 +132,5 @@ pub fn result(
 
 /// Prints a table as CSV.
 pub fn csv(table: &Table) -> anyhow::Result<()> {
-    Ok(table.write_csv(io::stdout().lock())?)
+    table.write_csv(io::stdout().lock()).context(STDOUT)
 }

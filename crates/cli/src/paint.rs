@@ -23,9 +23,10 @@ pub struct Paint {
 }
 
 impl Paint {
-    /// With colours if the output is a terminal and `NO_COLOR` is not set to anything.
+    /// With colours if the output is a terminal that has them and `NO_COLOR` is not set to anything.
     pub fn on(terminal: bool) -> Paint {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         Paint { on: terminal && !refused }
     }
 

@@ -53,6 +53,10 @@ pub(crate) struct Input {
 }
 
 impl InputArgs {
+    pub(crate) fn file(&self) -> Option<&PathBuf> {
+        self.file.as_ref()
+    }
+
     /// Opens the file, records this machine, or opens the bundled recording.
     pub(crate) fn open(&self) -> anyhow::Result<Input> {
         if let Some(path) = &self.file {
@@ -75,7 +79,7 @@ impl InputArgs {
     /// A recording of this machine, or why it cannot be recorded.
     fn record(&self) -> anyhow::Result<Result<Input, String>> {
         if let Some(path) = &self.keep {
-            may_write(path, false, "remove it")?;
+            may_write(path, false, "remove it", [])?;
         }
         let stop = stop::on_ctrl_c()?;
         let asked = Duration::from_nanos(self.record_for.get());

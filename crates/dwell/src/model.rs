@@ -10,7 +10,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::timer::TimerContents;
-use dwell_recording::{IdleIncludes, Metadata, Reader};
+use dwell_recording::{IdleIncludes, Metadata, Reader, with_causes};
 use dwell_replay::advice::Origin;
 use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
 use dwell_replay::causal::{self, Calibrated};
@@ -124,6 +124,14 @@ pub(crate) struct Model {
 /// The cost of a halt where none was measured.
 pub(crate) const HALT_COST: Nanos = Nanos::from_micros(20);
 
+/// What was calibrated for the machine of a recording. A file that cannot be read is as none.
+pub(crate) fn calibrated(metadata: &Metadata) -> Option<HaltCosts> {
+    Calibration::load_for(metadata).unwrap_or_else(|error| {
+        crate::output::note(&format!("dwell: the calibration is left out: {}", with_causes(&error)));
+        None
+    })
+}
+
 /// The halt cost that the idle driver dwell_idle had while recording.
 fn halt_cost_of_driver(metadata: &Metadata, version: Version) -> Option<Nanos> {
     let cost = setting_of(Layer::Driver, version, &metadata.settings)?.get("halt_cost_ns")?;
@@ -140,7 +148,7 @@ impl Model {
         let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
         let asked = if layers[0] == Layer::Iothread { args.versions.qemu } else { args.versions.kernel };
         let needed = args.halt_cost.is_none() || args.wakeup_latency.is_none();
-        let measured = if needed { Calibration::load_for(metadata)? } else { None };
+        let measured = if needed { calibrated(metadata) } else { None };
         let of = |cost: fn(&HaltCosts) -> Option<Nanos>| {
             let costs = measured.as_ref()?;
             Some((cost(costs)?, Origin::from(costs.halt_of)))
@@ -290,7 +298,7 @@ impl Model {
 /// end, as shares of a CPU.
 pub(crate) fn unknown_latency(upper: Nanos, costs: impl Iterator<Item = (String, f64, f64)>) -> String {
     let why =
-        if upper == latency::UPPER { "more than we ever measured" } else { "as long as the shortest halts" };
+        if upper == latency::UPPER { "more than was ever measured" } else { "as long as the shortest halts" };
     let upper = dwell_report::duration(upper.get() as f64);
     let share = |cost: f64| dwell_report::percent(cost);
     let changed: Vec<String> = costs

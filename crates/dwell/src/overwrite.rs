@@ -1,7 +1,8 @@
 //! Files that a command writes: one that is there already is replaced only if that was asked for.
 
 use anyhow::bail;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// `--force`, the same for every command that writes an output file.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -13,13 +14,28 @@ pub(crate) struct ForceArg {
 
 impl ForceArg {
     /// Refuses a file that is there already. To be asked before the work begins.
-    pub(crate) fn may_write(self, path: &Path) -> anyhow::Result<()> {
-        may_write(path, self.force, "--force replaces it")
+    pub(crate) fn may_write<'a>(
+        self,
+        path: &Path,
+        inputs: impl IntoIterator<Item = &'a PathBuf>,
+    ) -> anyhow::Result<()> {
+        may_write(path, self.force, "--force replaces it", inputs)
     }
 }
 
-/// Refuses a file that is there already, unless it may be replaced.
-pub(crate) fn may_write(path: &Path, replace: bool, remedy: &str) -> anyhow::Result<()> {
+/// Refuses a file that is there already, unless it may be replaced; one of the inputs may not.
+pub(crate) fn may_write<'a>(
+    path: &Path,
+    replace: bool,
+    remedy: &str,
+    inputs: impl IntoIterator<Item = &'a PathBuf>,
+) -> anyhow::Result<()> {
+    let file = |path: &Path| path.metadata().map(|there| (there.dev(), there.ino())).ok();
+    if let Some(there) = file(path)
+        && let Some(input) = inputs.into_iter().find(|input| file(input) == Some(there))
+    {
+        bail!("cannot write {}: it is the input {}; name another file", path.display(), input.display());
+    }
     // What is not a regular file is refused with its own reason when it is written.
     if !replace && path.symlink_metadata().is_ok_and(|there| there.is_file()) {
         bail!("cannot write {}: the file exists; {remedy}, or name another file", path.display());

@@ -3,7 +3,7 @@
 use crate::output;
 use crate::settings::pairs;
 use anyhow::ensure;
-use dwell_knobs::journal::{Change, Entry, STATE_DIRECTORY};
+use dwell_knobs::journal::{Change, Entry, Id, STATE_DIRECTORY};
 use dwell_machine::Sysroot;
 use dwell_report::{count, duration};
 use std::path::PathBuf;
@@ -43,6 +43,23 @@ fn from_root(path: &str) -> Result<String, String> {
 impl StateArgs {
     pub(crate) fn machine(&self) -> anyhow::Result<Sysroot> {
         self.sysroot.machine()
+    }
+
+    /// The command that takes a change back, with the options that name its journal.
+    pub(crate) fn revert(&self, id: Id) -> String {
+        let root = self.sysroot.sysroot.display().to_string();
+        let options = [("--sysroot", &*root, "/"), ("--state-dir", &*self.state_dir, STATE_DIRECTORY)];
+        let given = options.iter().filter(|(_, value, default)| value != default);
+        let given = given.map(|(name, value, _)| format!(" {name} {}", quoted(value)));
+        format!("dwell revert {id}{}", given.collect::<String>())
+    }
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    match word.chars().all(|c| c.is_alphanumeric() || "/._-+:=,@".contains(c)) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 

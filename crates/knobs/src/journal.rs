@@ -173,7 +173,9 @@ pub enum JournalError {
     )]
     Locked { path: String },
     /// A controller runs, and has the leases.
-    #[error("a `dwell control` runs (it has locked {path}); end it first: dwell control stop")]
+    #[error(
+        "a `dwell control` runs, or a `dwell iothread bench` (it has locked {path}); end it first, a controller by: dwell control stop"
+    )]
     Controlled { path: String },
     /// A change is being verified.
     #[error("a `dwell verify` runs (it has locked {path}); wait until it ends and try again")]
@@ -315,6 +317,17 @@ pub fn lock_for_verifying(machine: &dyn Writable, state_directory: &str) -> Resu
     lock(machine, state_directory, Against::Verifiers, Duration::from_secs(1))
 }
 
+/// Refuses while a change of this state directory is being verified: the values are in force for a moment only.
+///
+/// # Errors
+/// [`JournalError::Verified`].
+pub fn is_not_verified(machine: &dyn Writable, state_directory: &str) -> Result<(), JournalError> {
+    if !machine.exists(state_directory) {
+        return Ok(());
+    }
+    lock(machine, state_directory, Against::Verifiers, Duration::ZERO).map(drop)
+}
+
 /// The journal of a machine, locked for writing.
 pub struct Journal<'a> {
     machine: &'a dyn Writable,
@@ -394,7 +407,7 @@ impl<'a> Journal<'a> {
     /// # Errors
     /// [`JournalError::Verified`].
     pub fn is_not_verified(&self) -> Result<(), JournalError> {
-        lock(self.machine, &self.state_directory, Against::Verifiers, Duration::ZERO).map(drop)
+        is_not_verified(self.machine, &self.state_directory)
     }
 
     /// Every change, the oldest first.

@@ -13,9 +13,9 @@ pub const MIN_BEYOND: u64 = 10;
 #[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Warning {
-    #[error("stopped early, after {rounds} complete rounds")]
+    #[error("stopped early; complete rounds: {rounds}")]
     Stopped { rounds: u32 },
-    #[error("{rounds} rounds are too few: intervals need at least {MIN_ROUNDS}")]
+    #[error("too few rounds, {rounds}: intervals need at least {MIN_ROUNDS}")]
     FewRounds { rounds: u32 },
     #[error("the load of other programs during {blocks} blocks is not known")]
     NotGated {

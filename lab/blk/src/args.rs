@@ -81,7 +81,7 @@ pub(crate) struct Args {
 pub(crate) enum Format {
     /// Lines for people.
     Table,
-    /// One JSON object, times in ns.
+    /// JSON, times in ns.
     Json,
 }
 

@@ -42,7 +42,7 @@ impl Control<'_> {
                 "why": layered.given_up.clone().or(untrusted),
                 "change": layered.lease.as_ref().map(Lease::id),
                 "originals": Values::from(&layered.controller.originals()),
-                "present": Values::from(present),
+                "present": layered.given_up.is_none().then(|| Values::from(present)),
                 "owed_ns": seen.owed_ns,
                 "wakeup_latency_ns": seen.latency_ns,
                 "cpu_share": tally.cpu.as_secs_f64() / Duration::from_nanos(now).as_secs_f64(),

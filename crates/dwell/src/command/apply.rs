@@ -75,7 +75,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let plan = read(&args.plan)?;
     let machine = args.state.machine()?;
     let permission = Permission { force: args.force, no_effect: args.allow_no_effect };
-    let how = How { persist: args.persist, permission, dry_run: args.dry_run };
+    let how = How { persist: args.persist, permission, dry_run: args.dry_run, has_overrides: true };
     let (ready, change) = carry_out(&machine, &plan, &args.state, how)?;
     report(&args, &ready, change)
 }
@@ -103,6 +103,8 @@ pub(crate) struct How {
     pub(crate) permission: Permission,
     /// Whether nothing is written.
     pub(crate) dry_run: bool,
+    /// Whether the command has options that permit more.
+    pub(crate) has_overrides: bool,
 }
 
 /// Checks a plan and, unless nothing is to be written, carries it out. Returns the number of the change, if
@@ -115,7 +117,7 @@ pub(crate) fn carry_out(
 ) -> anyhow::Result<(Ready, Option<Id>)> {
     let check = |changes: &[journal::Change]| {
         change::check(machine, plan, how.persist, how.permission, changes)
-            .map_err(|obstacles| refusal(&obstacles))
+            .map_err(|obstacles| refusal(&obstacles, how.has_overrides))
     };
     if how.dry_run {
         let changes = journal::read_all(machine, &state.state_dir)?;
@@ -126,6 +128,8 @@ pub(crate) fn carry_out(
         check(&[])?;
     }
     let mut journal = Journal::open(machine, &state.state_dir).context("nothing was changed")?;
+    // Before the values are compared: a verification switches them.
+    journal.is_not_verified().context("nothing was changed")?;
     let ready = check(journal.changes())?;
     if ready.is_nothing() {
         return Ok((ready, None));
@@ -135,15 +139,17 @@ pub(crate) fn carry_out(
 }
 
 /// All reasons to refuse the plan, and the option that overrides them.
-fn refusal(obstacles: &[Obstacle]) -> anyhow::Error {
+fn refusal(obstacles: &[Obstacle], has_overrides: bool) -> anyhow::Error {
     let told: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
     let needs = |past| obstacles.iter().any(|obstacle| obstacle.past() == past);
     let way = match (needs(Override::Nothing), needs(Override::Force), needs(Override::AllowNoEffect)) {
+        _ if !has_overrides => "",
         (true, ..) => "",
         (_, true, _) => "; --force applies it anyway",
         _ => "; --allow-no-effect applies it anyway",
     };
-    anyhow!("cannot apply the plan, nothing was changed: {}{way}", told.join("; "))
+    let what = if has_overrides { "cannot apply the plan, " } else { "" };
+    anyhow!("{what}nothing was changed: {}{way}", told.join("; "))
 }
 
 fn report(args: &Args, ready: &Ready, change: Option<Id>) -> Outcome {
@@ -157,7 +163,7 @@ fn report(args: &Args, ready: &Ready, change: Option<Id>) -> Outcome {
         kept: kept.collect(),
         notes: &ready.notes,
     };
-    output::result(args.format.format, &applied, || table(&applied), || words(&applied))
+    output::result(args.format.format, &applied, || table(&applied), || words(&applied, &args.state))
 }
 
 fn table(applied: &Applied<'_>) -> Table {
@@ -174,7 +180,7 @@ fn table(applied: &Applied<'_>) -> Table {
         .table()
 }
 
-fn words(applied: &Applied<'_>) -> String {
+fn words(applied: &Applied<'_>, state: &StateArgs) -> String {
     let head = match (applied.dry_run, applied.change) {
         (true, _) if applied.writes.is_empty() && applied.kept.is_empty() => {
             "nothing to write: the values of the plan are in force already\n"
@@ -192,7 +198,7 @@ fn words(applied: &Applied<'_>) -> String {
     }
     text += &output::notes(applied.notes);
     if let Some(id) = applied.change {
-        text += &format!("change {id}; revert it with: dwell revert {id}\n");
+        text += &format!("change {id}; revert it with: {}\n", state.revert(id));
     }
     text
 }

@@ -88,7 +88,7 @@ pub(crate) struct Args {
 enum Form {
     /// One self-contained page.
     Html,
-    /// One JSON object, values not rounded, times in ns.
+    /// JSON, values not rounded, times in ns.
     Json,
 }
 
@@ -97,7 +97,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         bail!("cannot write a page to a terminal: give a file with -o report.html, or use --format json");
     }
     if let Some(path) = &args.output {
-        args.force.may_write(path)?;
+        let texts = [&args.exits, &args.measured, &args.why, &args.decisions].into_iter().flatten();
+        let inputs = args.files.iter().chain([&args.before, &args.after, &args.plan].into_iter().flatten());
+        args.force.may_write(path, inputs.chain(texts))?;
     }
     let report = Report::gather(&args)?;
     let rendered = match args.format {

@@ -147,7 +147,10 @@ fn report(args: &Args, done: &[Reverted]) -> anyhow::Result<()> {
                 let state = match (reverted.complete, reverted.places.is_empty()) {
                     (true, true) => "was reverted before",
                     (true, false) => "is reverted",
-                    _ => "is reverted in part",
+                    _ if reverted.places.iter().any(|(_, _, of)| matches!(of, Of::Restored | Of::Overwritten { .. })) => {
+                        "is reverted in part"
+                    }
+                    _ => "is not reverted",
                 };
                 output::text(&format!("change {} {state}\n", reverted.id))?;
             }

@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         return check(&args);
     }
     let output = args.output.as_deref().context("no --output was given")?;
-    args.force.may_write(output)?;
+    args.force.may_write(output, &args.files)?;
     let mut merged: Option<Sketch> = None;
     for file in &args.files {
         let sketch = of_file(&args, file)?;

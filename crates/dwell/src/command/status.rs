@@ -60,6 +60,8 @@ struct Row<'a> {
     applied: Option<&'a str>,
     #[serde(flatten)]
     standing: Seen,
+    /// The later change that has set the present value.
+    set_by: Option<Id>,
 }
 
 #[derive(Serialize)]
@@ -87,7 +89,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let open: Vec<Open<'_>> = changes
         .iter()
         .filter(|change| change.state.is_open())
-        .map(|change| examine(&machine, change, now.as_deref()))
+        .map(|change| examine(&machine, change, &changes, &args.state, now.as_deref()))
         .collect();
     let text = || {
         let controlled = super::control::lines(&machine.path(&args.state.state_dir));
@@ -102,22 +104,42 @@ pub(crate) fn run(args: Args) -> Outcome {
     Ok(if args.exit_code && !all { Answer::No } else { Answer::Yes })
 }
 
-fn examine<'a>(machine: &dyn Writable, change: &'a Change, now: Option<&str>) -> Open<'a> {
-    let row = |entry: &'a Entry| Row {
-        knob: entry.knob.as_deref(),
-        place: &entry.place,
-        original: entry.original.as_deref(),
-        applied: entry.applied.as_deref(),
-        standing: match change::standing(machine, entry) {
+fn examine<'a>(
+    machine: &dyn Writable,
+    change: &'a Change,
+    changes: &[Change],
+    state: &StateArgs,
+    now: Option<&str>,
+) -> Open<'a> {
+    let row = |entry: &'a Entry| {
+        let standing = match change::standing(machine, entry) {
             Ok(standing) => Seen::Known(standing),
             Err(error) => {
                 Seen::Unreadable { standing: "unreadable", why: format!("{:#}", anyhow::Error::from(error)) }
             }
-        },
+        };
+        let set_by = match &standing {
+            Seen::Known(Standing::Foreign { found }) => {
+                change::set_by(changes, change.id, &entry.place, found.as_deref())
+            }
+            _ => None,
+        };
+        Row {
+            knob: entry.knob.as_deref(),
+            place: &entry.place,
+            original: entry.original.as_deref(),
+            applied: entry.applied.as_deref(),
+            standing,
+            set_by,
+        }
     };
     let rebooted = change.boot_id.as_deref().zip(now).map(|(then, now)| then != now);
     let places: Vec<Row<'a>> = change.entries.iter().map(row).collect();
-    let remark = remark(change, rebooted, &places);
+    let is_verified = change.verifying && journal::is_not_verified(machine, &state.state_dir).is_err();
+    let remark = match is_verified {
+        true => Some("a running `dwell verify` switches between its values".to_owned()),
+        false => remark(change, &state.revert(change.id), rebooted, &places),
+    };
     Open {
         change: change.id,
         state: change.state,
@@ -132,12 +154,11 @@ fn examine<'a>(machine: &dyn Writable, change: &'a Change, now: Option<&str>) ->
 }
 
 /// What to do about a change.
-fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option<String> {
-    let id = change.id;
+fn remark(change: &Change, revert: &str, rebooted: Option<bool>, places: &[Row<'_>]) -> Option<String> {
     let live = |row: &&Row<'_>| row.place.is_live();
     let original = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::Original | Standing::Gone));
     if change.state == State::Unfinished {
-        return Some(format!("it was interrupted half-way; revert it: dwell revert {id}"));
+        return Some(format!("it was interrupted half-way; revert it: {revert}"));
     }
     if change.left {
         return Some(
@@ -155,7 +176,7 @@ fn remark(change: &Change, rebooted: Option<bool>, places: &[Row<'_>]) -> Option
     }
     if change.verifying {
         return Some(format!(
-            "`dwell verify {id}` was interrupted, and values from before the change may be in force; verify again, or: dwell revert {id}"
+            "a `dwell verify` of it was interrupted, and values from before the change may be in force; take it back: {revert}"
         ));
     }
     if rebooted == Some(true) && !change.kept && places.iter().filter(live).all(original) {
@@ -170,7 +191,12 @@ fn words(open: &[Open<'_>]) -> String {
     }
     let mut text = output::fitted(&table(open));
     for change in open {
-        let kept = if change.kept { "kept over a reboot" } else { "until the next boot" };
+        let of_qemu = change.places.iter().any(|row| matches!(row.place, Place::Iothread { .. }));
+        let kept = match change.kept {
+            true => "kept over a reboot",
+            false if of_qemu => "until QEMU ends",
+            false => "until the next boot",
+        };
         text += &format!(
             "change {}: {}, {}, {kept}\n",
             change.change,
@@ -190,7 +216,7 @@ fn table(open: &[Open<'_>]) -> Table {
         .column(Column::text("knob", "knob"), |(_, row)| row.knob.unwrap_or("(kept in)"))
         .column(Column::text("before", "original"), |(_, row)| brief(row, row.original))
         .column(Column::text("set", "applied"), |(_, row)| brief(row, row.applied))
-        .column(Column::text("now", "standing"), |(change, row)| row.standing.words(change.lease))
+        .column(Column::text("now", "standing"), |(change, row)| row.words(change.lease))
         .column(Column::text("place", "place").rank(2), |(_, row)| row.place.to_string())
         .table()
 }
@@ -203,9 +229,9 @@ fn brief(row: &Row<'_>, value: Option<&str>) -> String {
     }
 }
 
-impl Seen {
+impl Row<'_> {
     fn words(&self, lease: bool) -> String {
-        match self {
+        match &self.standing {
             Seen::Known(Standing::OnTheWay { found }) if lease => {
                 format!("{}, set by control", shown(found.as_deref()))
             }
@@ -214,7 +240,8 @@ impl Seen {
             Seen::Known(Standing::Gone) => "gone".to_owned(),
             Seen::Known(Standing::OnTheWay { found }) => format!("{}, on the way", shown(found.as_deref())),
             Seen::Known(Standing::Foreign { found }) => {
-                format!("{}, changed outside dwell", shown(found.as_deref()))
+                let by = self.set_by.map_or("changed outside dwell".to_owned(), |by| format!("set by change {by}"));
+                format!("{}, {by}", shown(found.as_deref()))
             }
             Seen::Unreadable { why, .. } => format!("unreadable: {why}"),
         }

@@ -135,7 +135,7 @@ pub(crate) struct Tuned {
 
 pub(crate) fn run(args: Args) -> Outcome {
     // Before anything is recorded.
-    args.plan.check()?;
+    args.plan.check(args.input.file().into_iter().chain(&args.also))?;
     args.model.layer.map(one_layer).transpose()?;
     let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     of: Of,
     /// How long to watch
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = quantity::recording_time, default_value = "10s")]
     duration: Nanos,
     #[command(flatten)]
     format: FormatArg,
@@ -161,6 +161,7 @@ fn subjects(of: &Of, facts: &Facts) -> anyhow::Result<Vec<Subject>> {
             match (named.as_slice(), asked.parse::<u32>()) {
                 ([only], _) => Ok(vec![(*only).clone()]),
                 ([], Ok(pid)) => of_process(pid, facts),
+                ([], Err(_)) if vms.is_empty() => bail!("no VM is running that this user can see"),
                 ([], Err(_)) => bail!("no VM is named {asked}; running are: {}", listed()),
                 _ => bail!("several VMs are named {asked}: {}; give the process", listed()),
             }

@@ -29,7 +29,9 @@ fn an_iothread_is_set_through_the_journal_listed_and_taken_back() {
     assert_eq!((shown["change"].is_null(), shown["changes"].as_array().unwrap().len()), (true, 3));
     assert!(qemu.writes().is_empty() && !scene.machine.path("/var/lib/dwell").exists());
 
-    assert_eq!(set(&values)["change"], 1);
+    let done = set(&values);
+    assert_eq!(done["change"], 1);
+    assert!(done["command_line"].as_str().unwrap().ends_with(",poll-shrink=0,aio-max-batch=8"), "{done}");
     assert_eq!(qemu.writes(), ["poll-max-ns=300000", "poll-grow=4", "aio-max-batch=8"]);
     let status = scene.json(&["status", "--exit-code"]);
     let places = status[0]["places"].as_array().unwrap();

@@ -17,7 +17,7 @@ mod soaked;
 mod verified;
 
 use dwell_knobs::plan::{FORMAT, Plan};
-use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan};
+use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan, plan_from};
 use dwell_testing::schema;
 use serde_json::Value;
 use std::io::Read;
@@ -203,6 +203,29 @@ fn read_only_and_void_knobs_are_refused_before_anything_is_written() {
     );
     assert_eq!(scene.machine.snapshot(), before);
     assert!(scene.machine.text("/var/lib/dwell/changes/000001.journal").is_none());
+}
+
+#[test]
+fn a_later_change_is_named_and_the_way_back_has_the_journal() {
+    let scene = Scene::guest();
+    let before = scene.machine.snapshot();
+    let state = ["--state-dir", "/elsewhere"];
+    let applied = scene.stdout(&[&["apply", "PLAN"][..], &state].concat());
+    let root = scene.root.as_str();
+    assert!(applied.contains(&format!("dwell revert 1 --sysroot {root} --state-dir /elsewhere\n")), "{applied}");
+    let there = "guest_halt_poll_ns";
+    let (later, second) =
+        (plan_from(&guest_plan(), &[(there, 60_000)]), scene.plan.with_file_name("second.toml"));
+    std::fs::write(&second, later.to_toml().unwrap()).unwrap();
+    scene.stdout(&[&["apply", second.to_str().unwrap()][..], &state].concat());
+    let status = scene.json(&[&["status"][..], &state].concat());
+    let places = status[0]["places"].as_array().unwrap();
+    let place = places.iter().find(|place| place["knob"] == there).unwrap();
+    assert_eq!((&place["standing"], &place["set_by"]), (&"foreign".into(), &2.into()), "{status}");
+    assert!(scene.stdout(&[&["status"][..], &state].concat()).contains("60000, set by change 2"));
+    scene.stdout(&[&["revert", "--all"][..], &state].concat());
+    std::fs::remove_dir_all(scene.machine.path("/elsewhere")).unwrap();
+    assert_eq!(scene.machine.snapshot(), before);
 }
 
 #[test]

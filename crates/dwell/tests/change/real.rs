@@ -119,7 +119,7 @@ fn the_haltpoll_parameters_of_this_machine_are_set_verified_and_put_back() {
         }
         false => {
             let told = stderr(&verified);
-            assert!(told.contains("cannot verify the change; no value was switched"), "{told}");
+            assert!(told.contains("no value was switched"), "{told}");
             assert!(!dwell_testing::needs::recorded(&verified, NAME));
             "none".to_owned()
         }

@@ -44,7 +44,7 @@ fn a_verification_that_was_interrupted_is_told_and_taken_back() {
         if !killed(&scene, set) {
             return skip("a_verification_that_was_interrupted_is_told_and_taken_back");
         }
-        assert!(scene.stdout(&["status"]).contains("`dwell verify 1` was interrupted"));
+        assert!(scene.stdout(&["status"]).contains("a `dwell verify` of it was interrupted"));
         scene.stdout(&["revert"]);
         assert_eq!(scene.machine.snapshot(), before);
     }

@@ -434,6 +434,30 @@ fn help_completions_and_manual_come_from_one_source() {
 }
 
 #[test]
+fn an_input_is_never_replaced() {
+    let folder = Folder::new();
+    let input = folder.text("input.csv");
+    std::fs::write(&input, "idler,start_ns,idle_ns\nvcpu0,0,1000\nvcpu0,5000,70000\n").unwrap();
+    std::os::unix::fs::symlink(&input, folder.path("link")).unwrap();
+    let recording = folder.text("recording.parquet");
+    assert!(dwell(&["import", &input, "--layer", "host", "-o", &recording]).status.success());
+    for words in [
+        &["import", &input, "--layer", "host", "-o", &input][..],
+        &["import", &input, "--layer", "host", "-o", &folder.text("link")],
+        &["sketch", &recording, "-o", &recording],
+        &["report", &recording, "-o", &recording],
+        &["tune", &recording, "--plan", &recording],
+    ] {
+        let before = [&input, &recording].map(|file| std::fs::read(file).unwrap());
+        let output = dwell(&[words, &["--force"]].concat());
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
+        assert!(told.contains("it is the input"), "{words:?}: {told}");
+        assert_eq!([&input, &recording].map(|file| std::fs::read(file).unwrap()), before, "{words:?}");
+    }
+}
+
+#[test]
 fn closed_pipe_is_no_trouble() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
         .args(["params"])

@@ -374,8 +374,8 @@ fn haltpoll_of_rhel_9_is_not_judged_where_its_rule_is_not_known() {
     has(
         &guest.dwell(&["explain", "guest_halt_poll_shrink=3", "guest_halt_poll_shrink=4"]),
         &[
-            "for example, by the rule since 5.11, after halts of 1 ns, 200 us the windows are 16.7 us and 25.0 us",
-            "for example, after halts of 1 ns, 50.0 us, 100 us, 200 us the windows are 66.7 us and 50.0 us",
+            "for example, by the rule since 5.11, after halts of 1 ns, 200,001 ns the windows are 16.7 us and 25.0 us",
+            "for example, after halts of 1 ns, 50,001 ns, 100,001 ns, 200,001 ns the windows are 66.7 us and 50.0 us",
         ],
         &["are equivalent:"],
     );

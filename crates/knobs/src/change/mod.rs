@@ -17,7 +17,7 @@ mod status;
 
 pub use apply::{ApplyError, Unrestored, apply};
 pub use check::{Obstacle, Override, Permission, Ready, check};
-pub use revert::{Outcome, RevertError, Reverted, Side, revert, switch};
+pub use revert::{Outcome, RevertError, Reverted, Side, revert, set_by, switch};
 pub(crate) use revert::{of_holder, put_all_back};
 pub use status::{Standing, standing};
 

@@ -109,12 +109,7 @@ pub(crate) fn put_all_back(
     changes: &[Change],
     force: bool,
 ) -> Reverted {
-    let by = |entry: &Entry, found: Option<&str>| {
-        let later = changes.iter().filter(|other| other.id > id && other.state.is_open());
-        let mut setting =
-            later.filter(|other| other.entries.iter().any(|e| e.place == entry.place && is_ours(e, found)));
-        setting.next_back().map(|other| other.id)
-    };
+    let by = |entry: &Entry, found: Option<&str>| set_by(changes, id, &entry.place, found);
     let restarted = restarted(machine, process);
     let back = |entry: &Entry| {
         let outcome = match &restarted {
@@ -130,6 +125,14 @@ pub(crate) fn put_all_back(
         .iter()
         .all(|(_, _, outcome)| !matches!(outcome, Outcome::LeftAlone { .. } | Outcome::Failed { .. }));
     Reverted { id, places, complete }
+}
+
+/// Which open change after `id` has set the value that is found at a place.
+pub fn set_by(changes: &[Change], id: Id, place: &Place, found: Option<&str>) -> Option<Id> {
+    let later = changes.iter().filter(|other| other.id > id && other.state.is_open());
+    let mut setting =
+        later.filter(|other| other.entries.iter().any(|entry| entry.place == *place && is_ours(entry, found)));
+    setting.next_back().map(|other| other.id)
 }
 
 /// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the

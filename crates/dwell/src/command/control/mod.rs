@@ -60,7 +60,7 @@ use std::path::{Path, PathBuf};
         )),
     mut_arg("halt_cost", |arg| arg.long_help(
         "Cost of one halt and wakeup in CPU time, such as 20us\n\n\
-         Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0. \
+         Includes the VM exit, the wakeup interrupt, scheduling, and whatever the latency of a wakeup is worth to you. From 0 to 10ms. \
          5us is little more than the CPU time of the exit, 20us that of a halt and wakeup on nested \
          or busy hosts; 50us and more put a value on latency. With 0, halts are free and never polling is best. [default: that of \
          the configuration, else 20us; with --replay measured by `dwell-lab calibrate` on the machine of the recording, else \
@@ -68,7 +68,7 @@ use std::path::{Path, PathBuf};
     )),
     mut_arg("wakeup_latency", |arg| arg.long_help(
         "Latency that one halt adds to its wakeup, such as 8us\n\n\
-         From 0. What the kernel measures of a halt is longer than the idle time by it; dwell_idle has a parameter of its own. With \
+         From 0 to 10ms. What the kernel measures of a halt is longer than the idle time by it; dwell_idle has a parameter of its own. With \
          --replay only the columns of added latency depend on it. [default: that of the configuration, else of a guest as measured \
          in bursts and of a host as calibrated; with --replay the wakeup latencies of the recording; if it has none, the latency measured with the halt cost; else the halt cost]",
     ))

@@ -37,10 +37,12 @@ pub(super) fn of_status(status: &Value) -> Vec<String> {
     let layers = status["layers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let of = |layer: &Value| {
-        let present = layer["present"].as_object().into_iter().flatten();
-        let setting = pairs(present);
         let state = text(&layer["state"]).replace('_', " ");
-        let mut line = format!("control of {}: {state}, {setting}", text(&layer["layer"]));
+        let mut line = format!("control of {}: {state}", text(&layer["layer"]));
+        // What was given up is set by others.
+        if let Some(present) = layer["present"].as_object() {
+            line += &format!(", {}", pairs(present));
+        }
         let sum = |figure: &str| -> f64 {
             let all = layer["figures"].as_object().into_iter().flatten();
             all.filter_map(|(_, figures)| figures[figure].as_f64()).sum()
@@ -68,7 +70,7 @@ mod tests {
         let status = json!({ "layers": [
             { "layer": "host", "state": "controls", "present": { "halt_poll_ns": 20_000 }, "last": "because",
               "figures": { "1-0": figures(1.0), "2-0": figures(0.5) } },
-            { "layer": "guest", "state": "given_up", "present": {}, "why": "it is", "last": "because" },
+            { "layer": "guest", "state": "given_up", "present": null, "why": "it is", "last": "because" },
         ] });
         assert_eq!(
             of_status(&status),

@@ -4,7 +4,7 @@ use super::{Comparison, Told};
 use crate::output;
 use dwell_knobs::explain::same::Sameness;
 use dwell_knobs::explain::{Effect, Explained};
-use dwell_report::{Column, Table, duration};
+use dwell_report::{Column, Table, count, duration};
 
 pub(super) fn words(told: &Told) -> String {
     let mut text = output::wrapped(&told.base);
@@ -66,6 +66,11 @@ fn in_words(explained: &Explained) -> String {
 /// How two settings differ.
 fn apart(sameness: &Sameness) -> String {
     let time = |ns: u64| duration(ns as f64);
+    // A nanosecond more or less decides.
+    let exactly = |ns: u64| match ns.is_multiple_of(1_000) {
+        true => time(ns),
+        false => format!("{} ns", count(ns.into())),
+    };
     match sameness {
         Sameness::Same { .. } => "equivalent for every sequence of halts".to_owned(),
         Sameness::Undecided { .. } => "not decided whether they differ".to_owned(),
@@ -75,7 +80,7 @@ fn apart(sameness: &Sameness) -> String {
             other_since.join(", ")
         ),
         Sameness::Differ { halts_ns, first_ns, second_ns, by_rule_since } => {
-            let halts: Vec<String> = halts_ns.iter().map(|ns| time(*ns)).collect();
+            let halts: Vec<String> = halts_ns.iter().map(|ns| exactly(*ns)).collect();
             format!(
                 "they differ: for example, {}after halts of {} the windows are {} and {}",
                 by_rule_since.map(|since| format!("by the rule since {since}, ")).unwrap_or_default(),

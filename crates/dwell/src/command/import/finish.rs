@@ -35,7 +35,7 @@ impl Common {
         metadata: Metadata,
         read: impl FnOnce(Input<'a>, &mut Writer<dwell_recording::NewFile>) -> anyhow::Result<ImportSummary>,
     ) -> Outcome {
-        self.force.may_write(&self.output)?;
+        self.force.may_write(&self.output, [&self.file])?;
         let mut writer = Writer::create(&self.output, metadata)?;
         let summary = read(input, &mut writer)?;
         let contents = writer.finish()?;

@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     } else {
         // What is asked for by hand is set although nothing may read it, as a factor where polling is off.
         let permission = Permission { force: false, no_effect: true };
-        let how = How { persist: false, permission, dry_run: args.dry_run };
+        let how = How { persist: false, permission, dry_run: args.dry_run, has_overrides: false };
         apply::carry_out(&machine, &plan, &args.state, how)?.1
     };
     let lines = iothread::persistence(&thread.id, &after(&thread, &plan));
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         change,
         virsh: lines.virsh,
         libvirt_xml: lines.xml,
-        command_line: lines.object,
+        command_line: lines.object + &others(&plan),
     };
     let table = || {
         Table::of(&done.changes)
@@ -130,7 +130,14 @@ pub(super) fn run(args: &Args) -> Outcome {
             .column(Column::number("to", "to"), |change| change.to.to_string())
             .table()
     };
-    output::result(args.format.format, &done, table, || words(&done))
+    output::result(args.format.format, &done, table, || words(&done, &args.state))
+}
+
+/// The other properties that the plan writes, for `-object`; libvirt's lines have polling only.
+fn others(plan: &Plan) -> String {
+    let is_polling = |name: &str| Property::ALL.iter().any(|property| property.name() == name);
+    let writes = plan.writes.iter().filter(|write| !is_polling(&write.knob));
+    writes.map(|write| format!(",{}={}", write.knob, write.to)).collect()
 }
 
 /// The polling properties after the plan is applied.
@@ -142,7 +149,7 @@ fn after<'a>(thread: &'a IoThread, plan: &Plan) -> Vec<(&'a str, i64)> {
     there.map(|(name, now)| (name.as_str(), value(name, *now))).collect()
 }
 
-fn words(done: &Done<'_>) -> String {
+fn words(done: &Done<'_>, state: &StateArgs) -> String {
     let mut text = String::new();
     for Change { property, from, to } in &done.changes {
         let verb = if done.dry_run { "would set" } else { "set" };
@@ -155,7 +162,7 @@ fn words(done: &Done<'_>) -> String {
         done.commands.iter().for_each(|command| text += &format!("  {command}\n"));
     }
     if let Some(id) = done.change {
-        text += &format!("change {id}; revert it with: dwell revert {id}\n");
+        text += &format!("change {id}; revert it with: {}\n", state.revert(id));
     }
     text += &format!(
         "\n# to keep it, on QEMU's command line:\n{}\n# or in libvirt's <iothreadids>:\n{}\n# to set it now through libvirt:\n{}\n",

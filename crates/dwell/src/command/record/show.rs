@@ -3,7 +3,7 @@
 use super::{Idler, Recorded};
 use crate::output;
 use crate::progress::per_second;
-use dwell_report::{Column, Table, count, duration};
+use dwell_report::{Column, Table, count, duration, number_of};
 
 /// At most this many idlers are listed.
 const LISTED: usize = 10;
@@ -32,8 +32,8 @@ pub(super) fn words(recorded: &Recorded) -> String {
         text += &format!("  {} events lost on CPU {}\n", count(loss.events.into()), loss.cpu);
     }
     if recorded.incomplete_episodes > 0 {
-        let number = count(recorded.incomplete_episodes.into());
-        text += &format!("  {number} incomplete episodes left out (start or end not recorded)\n");
+        let number = number_of(recorded.incomplete_episodes.into(), "incomplete episode");
+        text += &format!("  {number} left out (start or end not recorded)\n");
     }
     text += &match recorded.is_sketch {
         true => "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned(),

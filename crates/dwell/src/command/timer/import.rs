@@ -45,7 +45,7 @@ pub(super) fn run(args: Args) -> Outcome {
     let options =
         PerfOptions { skip_unparsable: args.skip_unparsable, arch: args.arch, ..PerfOptions::default() };
     let input = open(&common.file, args.convert)?;
-    common.force.may_write(&common.output)?;
+    common.force.may_write(&common.output, [&common.file])?;
     let mut writer = TimerWriter::create(&common.output, metadata)?;
     let summary = dwell_timer::import::import(input, &options, &mut writer)?;
     let rows = writer.finish()?;

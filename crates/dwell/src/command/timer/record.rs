@@ -50,7 +50,7 @@ struct Recorded {
 pub(super) fn run(args: Args) -> Outcome {
     let Common { duration, output, force, format } = args.common;
     let output = output.unwrap_or_else(|| "dwell-timer.parquet".into());
-    force.may_write(&output)?;
+    force.may_write(&output, [])?;
     let recorder = TimerRecorder::open(args.pid, Some(command_line()))?;
     privileges::keep_those_for_recording(&output);
     let stop = stop::on_ctrl_c()?;

@@ -82,7 +82,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Outcome {
     for path in args.plan.iter().chain(&args.page) {
-        may_write(path, args.force, "--force replaces it")?;
+        may_write(path, args.force, "--force replaces it", args.before.iter().chain([&args.file]))?;
     }
     let after = read(args, &args.file)?;
     let before = args.before.as_deref().map(|file| read(args, file)).transpose()?;

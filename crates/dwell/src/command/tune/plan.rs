@@ -54,8 +54,8 @@ pub(super) struct PlanArgs {
 
 impl PlanArgs {
     /// Refuses a file that is there, unless it is to be replaced.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.plan.as_ref().map_or(Ok(()), |path| may_write(path, self.force, "--force replaces it"))
+    pub(super) fn check<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
+        self.plan.as_ref().map_or(Ok(()), |path| may_write(path, self.force, "--force replaces it", inputs))
     }
 
     /// The I/O thread of the plan.

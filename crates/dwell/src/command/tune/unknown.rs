@@ -33,7 +33,7 @@ pub(super) fn other_end(
         && (a < b) != (late_a < late_b)
     {
         words +=
-            ". THE ADVICE DEPENDS ON IT: at that latency the other setting costs more than the present one";
+            ". THE ADVICE DEPENDS ON IT: at that latency the recommended setting costs more than the present one";
     }
     Ok(words)
 }

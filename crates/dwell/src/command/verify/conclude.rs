@@ -7,6 +7,7 @@ use dwell_knobs::journal::Change;
 use dwell_knobs::knob::Knob;
 use dwell_knobs::verification::{self, Compared, Evidence, Figure, Unit, Verdict, Verification, Work};
 use dwell_machine::Writable;
+use dwell_report::rounded;
 use dwell_stats::{Results, Warning};
 use std::time::SystemTime;
 
@@ -113,7 +114,9 @@ fn other_load(now: Option<f64>, planned: Option<f64>) -> Option<String> {
     let (now, planned) = now.zip(planned)?;
     (now > planned * OTHER_LOAD || planned > now * OTHER_LOAD).then(|| {
         format!(
-            "the load differs from that of the plan's recording: {now:.0} wakeups/s now, {planned:.0} then"
+            "the load differs from that of the plan's recording: {} wakeups/s now, {} then",
+            rounded(now),
+            rounded(planned)
         )
     })
 }

@@ -35,7 +35,7 @@ pub(super) fn target(owner: Owner) -> Target {
 impl RecordArgs {
     /// Refuses files that are there already.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        self.record.iter().flatten().try_for_each(|file| self.force.may_write(file))
+        self.record.iter().flatten().try_for_each(|file| self.force.may_write(file, []))
     }
 
     /// Records into one file after the other, with everything that a recording can have.

@@ -5,7 +5,7 @@ use crate::output::{self, Format};
 use crate::state::title;
 use dwell_knobs::journal::{Change, Id};
 use dwell_knobs::verification::{Compared, Figure, Unit, Verdict, Verification, Work};
-use dwell_report::{Cell, Column, Table, duration, measured, percent, rounded};
+use dwell_report::{Cell, Column, Table, duration, measured, number_of, percent, rounded};
 use dwell_stats::{Interval, MIN_ROUNDS};
 use serde::Serialize;
 
@@ -89,10 +89,10 @@ fn beside_prediction(change: &Change, verification: &Verification) -> measured::
 
 fn text(change: &Change, verification: &Verification) -> String {
     let mut text = format!(
-        "change {}: {}\n{} rounds in {}\n\n{}",
+        "change {}: {}\n{} in {}\n\n{}",
         change.id,
         title(change),
-        verification.rounds,
+        number_of(verification.rounds.into(), "round"),
         duration(verification.elapsed_s * 1e9),
         output::fitted(&for_people(verification)),
     );

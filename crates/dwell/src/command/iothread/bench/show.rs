@@ -7,7 +7,7 @@ use crate::output;
 use crate::settings::pairs;
 use dwell_policy::param::Setting;
 use dwell_report::measured::Measured;
-use dwell_report::{Cell, Column, Table, duration, percent};
+use dwell_report::{Cell, Column, Table, duration, number_of, percent};
 use dwell_stats::{Interval, ResultRow, Results, Unit};
 
 pub(super) fn report(
@@ -40,8 +40,8 @@ fn words(benched: &Benched<'_>, waits: Option<&Waits>) -> String {
     let present = arms.iter().take(1).flat_map(|arm| &arm.values);
     let present = pairs(present.map(|(name, value)| (name, value)));
     let mut text = format!(
-        "QEMU {qemu}, iothread {iothread}, thread {thread_id}; {} rounds in {}; present: {}\n\n{}",
-        findings.rounds,
+        "QEMU {qemu}, iothread {iothread}, thread {thread_id}; {} in {}; present: {}\n\n{}",
+        number_of(findings.rounds.into(), "round"),
         duration(findings.elapsed_s * 1e9),
         present,
         output::fitted(&table(benched)),
