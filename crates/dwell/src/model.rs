@@ -373,7 +373,8 @@ pub(crate) fn notes_of_length(number: u64, metadata: &Metadata) -> impl Iterator
             episodes(number)
         )
     });
-    let timeless = metadata.recorded.is_none().then(|| {
+    // Where there were no times there are no rates.
+    let timeless = (metadata.recorded.is_none() && !metadata.has_least_lengths()).then(|| {
         "the recording does not contain the time recorded: rates are over the time from the first episode to the last"
             .to_owned()
     });
@@ -395,19 +396,28 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     }
     notes.extend(left_out(metadata));
     if metadata.has_least_lengths() {
-        notes.push(
-            "the log had no times: idle times and costs are lower bounds that follow from QEMU's decisions"
-                .to_owned(),
-        );
+        notes.push(dwell_recording::LEAST_LENGTHS_NOTE.to_owned());
     }
     notes
 }
 
-/// Refuses advice on idle times that were not measured.
-pub(crate) fn refuse_least_lengths(metadata: &Metadata) -> anyhow::Result<()> {
+/// A note on episodes that overlap, though by no more in all than is possible.
+pub(crate) fn note_of_overlaps(reader: &Reader) -> anyhow::Result<Option<String>> {
+    let number = dwell_recording::summary::overlapping(reader)?;
+    let start = if number == 1 { "starts" } else { "start" };
+    Ok((number > 0).then(|| {
+        format!(
+            "{} {start} before the previous one of the same idler has ended: times and figures cannot be trusted",
+            episodes(number)
+        )
+    }))
+}
+
+/// Refuses idle times that were not measured; `what`: what cannot be done with them.
+pub(crate) fn refuse_least_lengths(metadata: &Metadata, what: &str) -> anyhow::Result<()> {
     ensure!(
         !metadata.has_least_lengths(),
-        "cannot advise: the recording has only lower bounds of idle times; trace QEMU with `-msg timestamp=on` and import \
+        "cannot {what}: the recording has only lower bounds of idle times; trace QEMU with `-msg timestamp=on` and import \
          that log"
     );
     Ok(())

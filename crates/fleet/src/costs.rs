@@ -9,7 +9,7 @@ use dwell_recording::{LONGEST_TIME_NS, OpenError, Reader};
 use dwell_replay::check::{self, self_check};
 use dwell_replay::{
     Batch, Counts, RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid,
-    replay_and_see,
+    longest_idle_ns, replay_and_see,
 };
 
 /// What is asked of every recording.
@@ -305,8 +305,11 @@ pub(crate) fn possible(
     if u128::from(span_ns) > u128::from(LONGEST_TIME_NS) * u128::from(recordings.max(1)) {
         return Err(Unusable::TooLong { span_ns });
     }
-    let most = u128::from(span_ns) * u128::from(idlers) + u128::from(resolution_ns) * u128::from(episodes);
-    if idle_ns > most { Err(Unusable::TooIdle { idle_ns, idlers, span_ns }) } else { Ok(()) }
+    if idle_ns > longest_idle_ns(span_ns, idlers, resolution_ns, episodes) {
+        Err(Unusable::TooIdle { idle_ns, idlers, span_ns })
+    } else {
+        Ok(())
+    }
 }
 
 /// A cost in 63 bits, so that any engine has a type for it.
@@ -374,7 +377,8 @@ mod tests {
         let error = |reader| question().costs(reader).unwrap_err().to_string();
         assert_eq!(error(recording(&[], |_| {})), "it has no episodes");
         assert!(error(recording(&[(0, u64::MAX)], |_| {})).contains("more than a year"));
-        assert!(error(recording(&[(0, 5_000), (1_000, 5_000)], |_| {})).contains("add up to 10000 ns"));
+        let overlapping = error(recording(&[(0, 5_000), (1_000, 5_000)], |_| {}));
+        assert!(overlapping.contains("cannot idle for 10.0 us in the 6.00 us"), "{overlapping}");
         let wide = recording(&[(0, 5_000), (5_000, 5_000)], |metadata| {
             metadata.recorded = Some(TimeRecorded { start_ns: 0, end_ns: LONGEST_TIME_NS + 1 });
         });

@@ -62,6 +62,10 @@ pub struct Metadata<O = Layer> {
 /// Key of [`Metadata::other`]: `true` where idle times are only lower bounds.
 pub const LEAST_LENGTHS: &str = "lengths_are_least";
 
+/// What [`LEAST_LENGTHS`] means, for people.
+pub const LEAST_LENGTHS_NOTE: &str =
+    "the log had no times: idle times and costs are lower bounds that follow from QEMU's decisions";
+
 /// Key of [`Metadata::other`]: how long the guest polls between two looks at the clock \[ns\].
 pub const POLL_STEP: &str = "poll_step_ns";
 /// Key of [`Metadata::other`]: what the CPUs of the guest used while it was recorded, and what its hypervisor gave to

@@ -45,5 +45,6 @@ pub use priced::{Figure, ParseValuesError, Priced, Pricing, Row, Values, WakeupL
 pub use rule::{Player, Rule, RuleError, Seen};
 pub use source::{
     Batch, Halves, LONGEST_POLL_STEP, Memory, Overlapping, RecordingSource, Run, Source, SourceError, Span,
+    longest_idle_ns,
 };
 pub use versions::Versions;

@@ -61,6 +61,6 @@ pub fn replay_and_see(
     })?;
     let span = source.time_recorded().unwrap_or(span);
     let optimum = optimum.counts();
-    Overlapping::check(source.idlers(), optimum.idle_ns, span)?;
+    Overlapping::check(source, optimum.idle_ns, span)?;
     Ok(Replayed { span, counts: bank.take(), optimum })
 }

@@ -191,15 +191,21 @@ pub struct Overlapping {
 }
 
 impl Overlapping {
-    /// Refuses what is more than twice as long as is possible. Less may be the inaccuracy of a trace, which
-    /// is counted where it is imported.
-    pub(crate) fn check(idlers: usize, idle_ns: u128, span: Span) -> Result<(), Overlapping> {
-        if idle_ns <= 2 * idlers as u128 * u128::from(span.ns()) {
+    /// Refuses idle times that are together longer than is possible.
+    pub(crate) fn check(source: &dyn Source, idle_ns: u128, span: Span) -> Result<(), Overlapping> {
+        let (idlers, span_ns) = (source.idlers(), span.ns());
+        if idle_ns <= longest_idle_ns(span_ns, idlers as u64, source.resolution_ns(), source.episodes()) {
             return Ok(());
         }
         let idle_ns = u64::try_from(idle_ns).unwrap_or(u64::MAX);
-        Err(Overlapping { idlers, idle_ns, span_ns: span.ns() })
+        Err(Overlapping { idlers, idle_ns, span_ns })
     }
+}
+
+/// The longest that so many idlers can idle together in this time, where each length of an episode may be off by what
+/// the times resolve \[ns\].
+pub fn longest_idle_ns(span_ns: u64, idlers: u64, resolution_ns: u64, episodes: u64) -> u128 {
+    u128::from(span_ns) * u128::from(idlers) + u128::from(resolution_ns) * u128::from(episodes)
 }
 
 /// The halves of a recording: the first to choose on, the second to judge on.
@@ -218,6 +224,11 @@ pub trait Source: Sync {
     fn episodes(&self) -> u64;
 
     fn idlers(&self) -> usize;
+
+    /// What its times resolve \[ns\]; 0 where that is not known.
+    fn resolution_ns(&self) -> u64 {
+        0
+    }
 
     /// The most handlers that any idler has; 0 where handlers are not known.
     fn handlers(&self) -> usize {
@@ -442,6 +453,10 @@ impl Source for RecordingSource {
 
     fn idlers(&self) -> usize {
         self.reader.contents().idlers.len()
+    }
+
+    fn resolution_ns(&self) -> u64 {
+        self.reader.metadata().resolution_ns.unwrap_or(0)
     }
 
     fn handlers(&self) -> usize {
@@ -779,6 +794,18 @@ mod tests {
             ]
         );
         assert_eq!(Memory::together(&[&Memory::of_one(&[]), &two], 10).unwrap().episodes(), 1);
+    }
+
+    #[test]
+    fn idlers_idle_no_longer_than_they_were_recorded() {
+        assert_eq!(longest_idle_ns(100, 2, 3, 10), 230);
+        let check = |idle_ns: &[u64]| {
+            let memory = Memory::of_one(idle_ns).recorded(0, 100);
+            crate::replay(&memory, &[], Nanos(1), &|_| ()).map(|replayed| replayed.optimum.idle_ns)
+        };
+        assert_eq!(check(&[50, 50]).unwrap(), 100);
+        let error = check(&[50, 51]).unwrap_err().to_string();
+        assert!(error.contains("1 idler cannot idle for 101 ns in the 100 ns"), "{error}");
     }
 
     #[test]

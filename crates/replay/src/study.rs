@@ -16,7 +16,7 @@ use crate::counts::Counts;
 use crate::grid;
 use crate::pass::ReplayError;
 use crate::rule::Rule;
-use crate::source::Source;
+use crate::source::{Overlapping, Source};
 use dwell_policy::catalogue::{Entry, LEADER, Terms, learners};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
@@ -158,7 +158,9 @@ pub fn study(
     let mut bank = Bank::new(&rules, 0)?;
     let mut windows = FixedWindows::default();
     let mut bounds: Vec<OptimumBound> = prices.iter().map(|price| OptimumBound::new(*price)).collect();
-    source.visit(0..u64::MAX, &mut |batch| {
+    let mut idle_ns = 0;
+    let span = source.visit(0..u64::MAX, &mut |batch| {
+        idle_ns += batch.runs().flat_map(|run| &run.idle_ns).map(|&ns| u128::from(ns)).sum::<u128>();
         let bounds = || {
             windows.feed(batch);
             bounds.iter_mut().for_each(|bound| bound.feed(batch));
@@ -166,6 +168,7 @@ pub fn study(
         join(|| bank.feed(batch), bounds);
         progress(batch.episodes() as u64);
     })?;
+    Overlapping::check(source, idle_ns, source.time_recorded().unwrap_or(span))?;
     let counts = bank.take();
     let (online, grid) = counts.split_at(online);
     // In the order of the rules: for each halt cost, the policies that have one.

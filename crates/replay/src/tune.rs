@@ -133,7 +133,7 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let search = Search::run(task, &halves)?;
     let mut span = search.fitted_span;
     span.extend(search.judged_span);
-    Overlapping::check(idlers, search.optimum.iter().map(|counts| counts.idle_ns).sum(), span)?;
+    Overlapping::check(task.source, search.optimum.iter().map(|counts| counts.idle_ns).sum(), span)?;
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
     let chosen = search.choose(task, &value);
     let hindsight = search.best_in_hindsight(task, &value);

@@ -9,7 +9,7 @@ use dwell_policy::Owner;
 use dwell_recording::accounting::{LONGEST_POLL_END_NS, are_many};
 use dwell_recording::summary::{IdlerSummary, Stats, Summary};
 use dwell_recording::timer::{Fire, TimerContents, TimerReader};
-use dwell_recording::{Metadata, OpenError, Reader};
+use dwell_recording::{LEAST_LENGTHS_NOTE, Metadata, OpenError, Reader};
 use dwell_report::{Cell, Column, Table, count, duration, histogram, number_of};
 use facts::{facts, head, label};
 use serde::Serialize;
@@ -116,7 +116,8 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
         let what = "the recording has no episodes: nothing idled, or nothing that was recorded";
         return vec![("note:", what.to_owned())];
     }
-    let notes = model::notes_of_length(summary.all.episodes, &summary.metadata);
+    let least = summary.metadata.has_least_lengths().then(|| LEAST_LENGTHS_NOTE.to_owned());
+    let notes = model::notes_of_length(summary.all.episodes, &summary.metadata).chain(least);
     let notes = notes.chain(model::left_out(&summary.metadata));
     let preempted = (summary.preempted_polls > 0).then(|| {
         format!(
@@ -153,7 +154,8 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     notes.chain(warnings.into_iter().flatten()).chain(contradictions).collect()
 }
 
-/// For all idlers together the share of idle time has no meaning, so neither it nor a rate is given.
+/// For all idlers together the share of idle time has no meaning, so neither it nor a rate is given, nor where there were
+/// no times.
 pub(crate) fn table(summary: &Summary) -> Table {
     let all = (summary.idlers.len() != 1).then_some(("all", &summary.all, None));
     let idlers = summary.idlers.iter().map(|idler| (idler.name.as_str(), &idler.stats, Some(idler)));
@@ -162,8 +164,9 @@ pub(crate) fn table(summary: &Summary) -> Table {
         let found = stats.quantiles.iter().find(|q| (q.quantile - wanted).abs() < 1e-9)?;
         nanos(stats, found.idle_ns as f64)
     };
+    let has_times = !summary.metadata.has_least_lengths();
     let rate = |stats: &Stats, idler: Option<&IdlerSummary>| {
-        let ns = idler.map(|idler| idler.span_ns).filter(|&ns| ns > 0)?;
+        let ns = idler.filter(|_| has_times).map(|idler| idler.span_ns).filter(|&ns| ns > 0)?;
         Some(Cell::Rounded(stats.episodes as f64 / ns as f64 * 1e9))
     };
     let share = |part: u64, all: u64| Cell::share((all > 0).then(|| part as f64 / all as f64));
@@ -172,7 +175,7 @@ pub(crate) fn table(summary: &Summary) -> Table {
         .column(Column::number("episodes", "episodes"), |(_, stats, _)| stats.episodes)
         .column(Column::number("/s", "episodes_per_s").rank(1), |(_, stats, idler)| rate(stats, idler))
         .column(Column::number("idle", "idle_share").rank(1), |(.., idler)| {
-            Cell::share(idler.and_then(IdlerSummary::idle_share))
+            Cell::share(idler.filter(|_| has_times).and_then(IdlerSummary::idle_share))
         })
         .column(Column::number("min", "min_ns").rank(8), |(_, stats, _)| nanos(stats, stats.min_ns as f64))
         .column(Column::number("p5", "p5_ns").rank(6), |(_, stats, _)| quantile(stats, 0.05))

@@ -7,7 +7,7 @@ use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, FormatArg};
 use crate::progress;
 use crate::settings;
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
@@ -113,12 +113,14 @@ impl ReplayedByWork {
 pub(crate) fn run(args: Args) -> Outcome {
     let reader = model::open(&args.file)?;
     let metadata = reader.metadata().clone();
+    model::refuse_least_lengths(&metadata, "replay").with_context(|| args.file.display().to_string())?;
     let model = Model::of(&args.model, &reader)?;
     ensure!(
         !args.host_polls_too || model.whose == Whose::Stacked,
         "--host-polls-too needs --layer guest+host"
     );
     let mut notes = model.notes(&metadata);
+    notes.extend(model::note_of_overlaps(&reader)?);
     let asked = if args.set.is_empty() {
         let (present, recorded) = model.present(&metadata);
         let which = if recorded {

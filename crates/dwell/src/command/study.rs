@@ -116,6 +116,7 @@ struct SummaryJson {
 struct Found {
     about: About,
     has_time: bool,
+    overlaps: Option<String>,
     priced: Vec<Priced>,
     /// At the other end of what the wakeup latency may be, where it is not known.
     late: Option<Vec<Priced>>,
@@ -172,10 +173,11 @@ fn recordings(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found> {
     let reader = model::open(path)?;
-    model::refuse_least_lengths(reader.metadata())?;
+    model::refuse_least_lengths(reader.metadata(), "compare policies")?;
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer.name(), reader.metadata().idle_includes);
     let has_time = reader.time_recorded().is_some();
+    let overlaps = model::note_of_overlaps(&reader)?;
     let source = RecordingSource::new(reader, false).with_latency(args.latency.wakeup_latency, None);
     let (source, self_check) = check::check(source)?;
     let priced = |source: &RecordingSource| {
@@ -197,7 +199,7 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
         episodes: source.episodes(),
         self_check,
     };
-    Ok(Found { about, has_time, priced: priced(&source)?, late })
+    Ok(Found { about, has_time, overlaps, priced: priced(&source)?, late })
 }
 
 fn split(found: &[Found]) -> String {
@@ -248,10 +250,11 @@ fn notes(found: &[Found]) -> Vec<String> {
             "recordings that do not contain the time recorded, replayed from the first episode to the last: {timeless}"
         ));
     }
-    let compared = |one: &Found| {
-        check::note(&one.about.self_check).map(|note| format!("{}: {note}", one.about.recording))
+    let of_each = |one: &Found| {
+        let both = one.overlaps.clone().into_iter().chain(check::note(&one.about.self_check));
+        both.map(|note| format!("{}: {note}", one.about.recording)).collect::<Vec<_>>()
     };
-    notes.extend(found.iter().filter_map(compared));
+    notes.extend(found.iter().flat_map(of_each));
     notes
 }
 

@@ -204,7 +204,7 @@ pub(crate) fn advise(
     self_check: SelfCheck,
 ) -> anyhow::Result<Tuned> {
     let metadata = source.reader().metadata();
-    model::refuse_least_lengths(metadata).with_context(|| file.to_owned())?;
+    model::refuse_least_lengths(metadata, "advise").with_context(|| file.to_owned())?;
     goal.check.refuse(file, &self_check)?;
     let layer = one_layer(model.whose)?;
     let (present, recorded) = model.present(metadata);
@@ -242,6 +242,7 @@ pub(crate) fn advise(
         notes.push("the recording does not have the setting in force; `present` is the default".to_owned());
     }
     notes.extend(model.notes(metadata));
+    notes.extend(model::note_of_overlaps(source.reader())?);
     notes.extend(stolen.map(cores));
     if source.time_recorded().is_none() {
         notes.push(

@@ -984,3 +984,60 @@ fn a_guest_that_shares_its_cores_is_not_advised_to_poll_more() {
     assert_eq!(verdict, "shared_cores");
     assert!(notes.contains("shares its cores") && notes.contains("23"), "{notes}");
 }
+
+/// Rows of one idler that idles for `idle_ns`, one after the other `every_ns` apart.
+fn spaced(number: u64, every_ns: u64, idle_ns: impl Fn(u64) -> u64) -> String {
+    let row = |at: u64| format!("{},{}\n", at * every_ns, idle_ns(at));
+    "start_ns,idle_ns\n".to_owned() + &(0..number).map(row).collect::<String>()
+}
+
+/// An idler that idled a tenth longer than it was recorded was advised on without a word.
+#[test]
+fn episodes_that_overlap_are_refused_where_they_cannot_be_and_counted_where_they_can() {
+    let folder = Folder::new();
+    let import = |name: &str, csv: &str| {
+        let (from, to) = (folder.write("overlap.csv", csv.as_bytes()), folder.text(name));
+        let args = ["import", "--as", "csv", &from, "--layer", "host", "-o", &to, "--force"];
+        assert!(dwell(&args).status.success());
+        to
+    };
+    let too_long = import("too-long.parquet", &spaced(2_000, 10_000, |_| 11_000));
+    for command in ["tune", "replay"] {
+        let line = refused_in_one_line(&[command, &too_long]);
+        assert!(line.contains("1 idler cannot idle for 22.0 ms in the 20.0 ms"), "{command}: {line}");
+    }
+    let some =
+        import("some.parquet", &spaced(2_000, 10_000, |at| if at % 500 == 0 { 12_000 } else { 6_000 }));
+    let noted =
+        |found: &Value| found["notes"].to_string().contains("4 episodes start before the previous one");
+    for command in ["tune", "replay"] {
+        let found = json(&[command, &some, "--halt-cost", "20us", "--format", "json"]);
+        assert!(noted(&found), "{command}: {found}");
+    }
+    let study = json(&["study", &folder.text(""), "--halt-cost", "20us", "--format", "json"]);
+    assert!(noted(&study), "{study}");
+    assert!(study["unreadable"].to_string().contains("cannot idle for"), "{study}");
+    assert!(stdout(&dwell(&["info", &some])).contains("4 episodes start before the previous one"));
+}
+
+#[test]
+fn a_qemu_log_without_times_is_said_to_have_none() {
+    let folder = Folder::new();
+    let attempt = "run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1\n\
+                   run_poll_handlers_end ctx 0x5 progress 0 new timeout -1\npoll_shrink ctx 0x5 old 4000 new 0\n\
+                   poll_grow ctx 0x5 old 0 new 4000\n";
+    let from = folder.write("qemu.log", attempt.repeat(200).as_bytes());
+    let to = folder.text("qemu.parquet");
+    let imported = json(&["import", &from, "-o", &to, "--format", "json"]);
+    assert!(imported["notes"].to_string().contains("the log had no times"), "{imported}");
+    let info = stdout(&dwell(&["info", &to])).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(info.contains("note: the log had no times") && !info.contains("warning"), "{info}");
+    assert!(!info.contains("rates are over") && !info.contains(" over "), "{info}");
+    let csv = stdout(&dwell(&["info", &to, "--format", "csv"]));
+    let mut rows = csv::Reader::from_reader(csv.as_bytes());
+    let rate = rows.headers().unwrap().iter().position(|name| name == "episodes_per_s").unwrap();
+    assert_eq!(&rows.records().next().unwrap().unwrap()[rate], "", "{csv}");
+    let line = refused_in_one_line(&["replay", &to]);
+    assert!(line.contains("cannot replay: the recording has only lower bounds"), "{line}");
+    assert!(line.contains("-msg timestamp=on"), "{line}");
+}

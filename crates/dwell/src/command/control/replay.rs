@@ -135,7 +135,7 @@ struct Given {
 impl Given {
     fn of(reader: &Reader, args: &ModelArgs, observe: Observation) -> anyhow::Result<Given> {
         let metadata = reader.metadata();
-        model::refuse_least_lengths(metadata)?;
+        model::refuse_least_lengths(metadata, "replay")?;
         ensure!(
             reader.span_ns() <= LONGEST_NS,
             "control is replayed over at most 31 days, and the recording claims {} from its first start to its last end; \

@@ -9,10 +9,13 @@ use dwell_report::{count, duration, percent};
 
 pub(super) fn head(file: &str, summary: &Summary) -> String {
     let metadata = &summary.metadata;
+    let over = match metadata.has_least_lengths() {
+        true => String::new(),
+        false => format!(" over {}", duration(summary.span_ns as f64)),
+    };
     let mut text = output::wrapped(&format!(
-        "{file}: {} over {}, {} layer",
+        "{file}: {}{over}, {} layer",
         model::episodes_of(summary.all.episodes, summary.idlers.len()),
-        duration(summary.span_ns as f64),
         metadata.layer.name()
     ));
     text += &facts(metadata, Some(includes(metadata.idle_includes)));

@@ -46,8 +46,8 @@ use crate::write::EpisodeWriter;
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Revision};
 pub use dwell_recording::LEAST_LENGTHS;
-use dwell_recording::ReadError;
 use dwell_recording::{Clock, IdleIncludes};
+use dwell_recording::{LEAST_LENGTHS_NOTE, ReadError};
 use dwell_recording::{WriteError, Writer};
 use line::{Line, LogEvent, Stamp};
 use std::io::Write;
@@ -369,6 +369,8 @@ impl<W: Write + Send> Log<'_, W> {
         metadata.resolution_ns = stamped.then_some(resolution_ns);
         metadata.other.extend(pairing.notes());
         if !stamped {
+            // Later commands have it by the key.
+            summary.notes.push(LEAST_LENGTHS_NOTE.to_owned());
             metadata.other.insert(LEAST_LENGTHS.to_owned(), true.into());
         }
         Ok(summary)
