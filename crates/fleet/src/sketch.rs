@@ -217,7 +217,7 @@ pub enum SketchError {
         /// The other.
         other: String,
         /// What differs, or what is too large.
-        what: &'static str,
+        what: String,
     },
 }
 
@@ -276,7 +276,7 @@ impl Input {
 }
 
 /// Whether two releases have one rule for a layer.
-fn same_rule(layer: Layer, a: Version, b: Version) -> bool {
+pub(crate) fn same_rule(layer: Layer, a: Version, b: Version) -> bool {
     match layer {
         Layer::Host => host::Revision::of(a).is_ok_and(|of| host::Revision::of(b) == Ok(of)),
         Layer::Guest | Layer::Driver => {
@@ -336,7 +336,7 @@ impl Sketch {
     /// [`Unusable`], as for the costs of the recording.
     pub fn of(reader: Reader, versions: Versions, wakeup_latency: Option<Nanos>) -> Result<Sketch, Unusable> {
         let metadata = reader.metadata().clone();
-        let name = "the recording".to_owned();
+        let name = reader.name();
         let layer = metadata.layer;
         let usable = Usable::new(reader, layer == Layer::Iothread, wakeup_latency)?;
         let layers = rules_of(layer);
@@ -510,6 +510,36 @@ impl Sketch {
         (optimum, bound)
     }
 
+    /// Why the sums of both would have no meaning.
+    fn differs_from(&self, other: &Sketch) -> Option<String> {
+        if self.layer != other.layer {
+            return Some(format!("they are of the layers {} and {}", self.layer.name(), other.layer.name()));
+        }
+        if !self.rules.keys().eq(other.rules.keys()) {
+            let names = |sketch: &Sketch| sketch.rules.keys().copied().collect::<Vec<_>>().join(" and ");
+            return Some(format!("the first has the rules {}, the other {}", names(self), names(other)));
+        }
+        for ((name, a), b) in self.rules.iter().zip(other.rules.values()) {
+            if Layer::from_name(name).is_none_or(|layer| !same_rule(layer, a.version, b.version)) {
+                return Some(format!(
+                    "they are of the releases {} and {}, whose {name} rules differ; choose one with {}",
+                    a.version,
+                    b.version,
+                    if *name == Layer::Iothread.name() { "--qemu" } else { "--kernel" }
+                ));
+            }
+            if !a.settings.keys().eq(b.settings.keys()) {
+                return Some(format!(
+                    "their grids of the {name} rule differ, of {} and {} settings",
+                    a.settings.len(),
+                    b.settings.len()
+                ));
+            }
+        }
+        let latencies = [self, other].map(|sketch| sketch.header.wakeup_latency_ns);
+        (latencies[0] != latencies[1]).then(|| "their wakeup latencies differ".to_owned())
+    }
+
     /// Both together.
     ///
     /// # Errors
@@ -518,24 +548,10 @@ impl Sketch {
     pub fn merge(&self, other: &Sketch) -> Result<Sketch, SketchError> {
         let cannot =
             |what| SketchError::CannotMerge { name: self.name.clone(), other: other.name.clone(), what };
-        let same = |layer: &str| {
-            let (Some(a), Some(b), Some(layer)) =
-                (self.rules.get(layer), other.rules.get(layer), Layer::from_name(layer))
-            else {
-                return false;
-            };
-            same_rule(layer, a.version, b.version) && a.settings.keys().eq(b.settings.keys())
-        };
-        if self.layer != other.layer
-            || self.rules.len() != other.rules.len()
-            || !self.rules.keys().all(|layer| same(layer))
-        {
-            return Err(cannot("they are of different layers, rules or grids"));
+        if let Some(what) = self.differs_from(other) {
+            return Err(cannot(what));
         }
         let (a, b) = (&self.header, &other.header);
-        if a.wakeup_latency_ns != b.wakeup_latency_ns {
-            return Err(cannot("their wakeup latencies differ"));
-        }
         let merged = || -> Option<Sketch> {
             let mut rules = BTreeMap::new();
             for (layer, a) in &self.rules {
@@ -577,7 +593,7 @@ impl Sketch {
                 pairs: joined(&self.pairs, &other.pairs, u64::checked_add)?,
             })
         };
-        merged().ok_or_else(|| cannot("their sums have more than 64 bits"))
+        merged().ok_or_else(|| cannot("their sums have more than 64 bits".to_owned()))
     }
 }
 
@@ -918,7 +934,8 @@ mod tests {
         assert!(same.costs(sketch.clone()).is_ok());
         let guest = Reader::open(&recordings().join("guest-redis_c1.parquet")).unwrap();
         let guest = Sketch::of(guest, Versions::NEWEST, None).unwrap();
-        assert!(sketch.merge(&guest).unwrap_err().to_string().contains("different layers"));
+        let error = sketch.merge(&guest).unwrap_err().to_string();
+        assert!(error.contains("guest-redis_c1.parquet") && error.contains("host and guest"), "{error}");
     }
 
     #[test]

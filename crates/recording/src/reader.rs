@@ -107,6 +107,11 @@ impl Reader {
         Ok(Reader { file, idlers, handlers })
     }
 
+    /// What errors call the recording: its path, or the name that was given.
+    pub fn name(&self) -> String {
+        self.file.groups.path.display().to_string()
+    }
+
     /// What the recording says about itself.
     pub fn metadata(&self) -> &Metadata {
         &self.file.metadata

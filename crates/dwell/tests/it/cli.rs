@@ -1041,3 +1041,17 @@ fn a_qemu_log_without_times_is_said_to_have_none() {
     assert!(line.contains("cannot replay: the recording has only lower bounds"), "{line}");
     assert!(line.contains("-msg timestamp=on"), "{line}");
 }
+
+#[test]
+fn merging_what_cannot_be_merged_names_the_files_and_what_differs() {
+    let folder = Folder::new();
+    let both = [recording("guest-redis_c1.parquet"), folder.import(&[50_000; 200], "iothread")];
+    let to = folder.text("both.parquet");
+    let line = refused_in_one_line(&["sketch", &both[0], &both[1], "-o", &to]);
+    assert!(both.iter().all(|file| line.contains(file.as_str())), "{line}");
+    assert!(line.contains("they are of the layers guest and iothread"), "{line}");
+    let old = folder.text("old.parquet");
+    assert!(dwell(&["sketch", &both[0], "--kernel", "5.4", "-o", &old]).status.success());
+    let line = refused_in_one_line(&["sketch", &old, &both[0], "-o", &to]);
+    assert!(line.contains("they are of the releases 5.4 and ") && line.contains("--kernel"), "{line}");
+}
