@@ -122,7 +122,8 @@ pub enum ClassesError {
 /// # Errors
 /// [`ClassesError`], which names the line.
 pub fn classes(text: &str) -> Result<Classes, ClassesError> {
-    let mut lines = (1..).zip(text.lines());
+    // Spreadsheets begin a text with a mark of its encoding.
+    let mut lines = (1..).zip(text.strip_prefix('\u{feff}').unwrap_or(text).lines());
     if lines.next().is_none_or(|(_, heading)| heading.trim() != "vm,class") {
         return Err(ClassesError::Heading);
     }
@@ -172,6 +173,7 @@ mod tests {
             table,
             [("a", "db"), ("b", "web")].map(|(a, b)| (a.to_owned(), b.to_owned())).into_iter().collect()
         );
+        assert_eq!(classes("\u{feff}vm,class\r\na,db\r\nb,web\r\n"), Ok(table));
         assert_eq!(classes("a,db\n"), Err(ClassesError::Heading));
         assert_eq!(classes("vm,class\na\n"), Err(ClassesError::Line { line: 2, values: 1 }));
         let twice = classes("vm,class\na,db\na,web\n");

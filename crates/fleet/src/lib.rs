@@ -17,6 +17,7 @@ pub mod alike;
 pub mod choice;
 mod costs;
 mod folder;
+mod release;
 mod rollout;
 pub mod sketch;
 mod split;
@@ -24,6 +25,7 @@ mod table;
 
 pub use costs::{Costs, Fineness, Question, Unusable};
 pub use folder::{Classes, ClassesError, Row, classes, recordings, vm_of};
+pub use release::Releases;
 pub use rollout::{A_CLASS, Choice, ChosenOn, Rollout, RolloutError, Used, VmCost, rollout};
 pub use sketch::{Header, Input, Sketch, SketchError};
 pub use split::{HeldOut, waves};

@@ -30,7 +30,9 @@ impl HeldOut {
         match number.parse::<f64>().map(|number| number / scale) {
             Ok(0.0) => Ok(HeldOut::Nothing),
             Ok(share) if share > 0.0 && share < 1.0 => Ok(HeldOut::Vms(share)),
-            Ok(_) => Err(format!("`{text}` is not a share of the VMs; write it as 50% or 0.5")),
+            Ok(_) => Err(format!(
+                "`{text}` is not a share of the VMs from 0 to less than 100 %; write it as 50% or 0.5"
+            )),
             Err(_) if text.is_empty() => Err("the name of a folder is empty".to_owned()),
             Err(_) => Ok(HeldOut::Folder(text.to_owned())),
         }
@@ -112,6 +114,7 @@ mod tests {
         for text in ["1", "100%", "-1", "1.5", "inf", ""] {
             assert!(HeldOut::parse(text).is_err(), "{text}");
         }
+        assert!(HeldOut::parse("100%").unwrap_err().contains("less than 100 %"));
     }
 
     #[test]

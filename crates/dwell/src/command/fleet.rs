@@ -2,6 +2,7 @@
 
 mod page;
 mod plans;
+mod release;
 mod show;
 mod weight;
 
@@ -11,11 +12,11 @@ use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use crate::{progress, quantity};
-use anyhow::{Context, ensure};
-use dwell_fleet::{Choice, Classes, Fineness, HeldOut, Question, Rollout, Row, recordings, rollout};
+use anyhow::Context;
+use dwell_fleet::{Classes, Fineness, HeldOut, Question, Rollout, Row, rollout};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::NewFile;
-use dwell_replay::{Versions, latency};
+use dwell_replay::latency;
 use dwell_report::{duration, percent};
 use serde::Serialize;
 use show::{table_of, vms, words};
@@ -132,15 +133,16 @@ pub(crate) fn run(args: Args) -> Outcome {
         args.force.may_write(path, [])?;
     }
     args.versions.check(&[args.layer])?;
-    args.plans.check(args.layer, args.versions.kernel.is_some())?;
-    let version = args.versions.over(Versions::NEWEST).of(args.layer);
+    args.plans.check(args.layer)?;
+    let recordings = release::recordings_of(&args.folder)?;
+    let (version, of_release) = release::choose(&args, &recordings)?;
     let (label, table) = args.class()?;
     let question = Question {
         wakeup_latency: args.latency.wakeup_latency,
         label,
         ..Question::new(args.layer, version, args.halt_cost, args.grid)
     };
-    let rows = replay(&args.folder, &question, table.as_ref())?;
+    let rows = replay(&args.folder, &recordings, &question, table.as_ref());
     let left_out: Vec<LeftOut<'_>> = rows
         .iter()
         .filter_map(|row| Some(LeftOut { recording: &row.recording, why: row.costs.as_ref().err()? }))
@@ -155,14 +157,15 @@ pub(crate) fn run(args: Args) -> Outcome {
     let cannot = || format!("cannot choose settings for {}", args.folder.display());
     let found = rollout(&rows, &question.settings, &numbers, &args.held_out).with_context(cannot)?;
     let mut notes = notes(&args, &rows, &found);
+    notes.extend(of_release);
     let unknown = rows.iter().filter(|row| lacks_latency(row)).count();
     if unknown > 0 {
         let question = Question { at_other_end: true, ..question.clone() };
-        let late = replay(&args.folder, &question, table.as_ref())?;
+        let late = replay(&args.folder, &recordings, &question, table.as_ref());
         let late = rollout(&late, &question.settings, &numbers, &args.held_out).with_context(cannot)?;
-        notes.push(other_end(&found, &late, unknown, rows.len()));
+        notes.push(other_end(&found, &late, unknown, rows.len() - left_out.len()));
     }
-    args.plans.write(&question, &rows, &found)?;
+    notes.extend(args.plans.write(&question, &rows, &found, args.force)?);
     let printed = Printed {
         folder: args.folder.display().to_string(),
         layer: args.layer.name(),
@@ -196,22 +199,14 @@ impl Args {
     }
 }
 
-/// The costs of all recordings in a folder, with a bar, and the classes of a table.
-fn replay(folder: &Path, question: &Question, classes: Option<&Classes>) -> anyhow::Result<Vec<Row>> {
-    let found = recordings(folder).map_err(|(path, error)| {
-        anyhow::Error::new(error).context(format!("cannot read the folder {}", path.display()))
-    })?;
-    ensure!(
-        !found.is_empty(),
-        "cannot choose settings for {}: it has no recordings (*.parquet)",
-        folder.display()
-    );
-    let bar = progress::recordings(found.len() as u64);
-    let mut rows = Row::of_files(folder, &found, question, &|| bar.done());
+/// The costs of recordings in a folder, with a bar, and the classes of a table.
+fn replay(folder: &Path, recordings: &[String], question: &Question, classes: Option<&Classes>) -> Vec<Row> {
+    let bar = progress::recordings(recordings.len() as u64);
+    let mut rows = Row::of_files(folder, recordings, question, &|| bar.done());
     if let Some(classes) = classes {
         Row::classify(&mut rows, classes);
     }
-    Ok(rows)
+    rows
 }
 
 fn write_costs(path: &Path, question: &Question, rows: &[Row]) -> anyhow::Result<()> {
@@ -230,13 +225,17 @@ fn other_end(found: &Rollout, late: &Rollout, unknown: usize, recordings: usize)
     let first =
         |rollout: &Rollout| rollout.choices.iter().find(|choice| !choice.settings.is_empty()).cloned();
     let effect = first(found).zip(first(late)).map_or_else(String::new, |(without, with)| {
-        let gain = |choice: &Choice| choice.gain_over_today.map_or_else(|| "-".to_owned(), percent);
+        // Where halts are free, today costs nothing that could be gained.
+        let gains = with.gain_over_today.zip(without.gain_over_today);
         format!(
-            ", `{}` would be {} and gain {} over today instead of {}",
+            ", `{}` would be {}{}",
             without.choice,
             if without.settings == with.settings { "the same" } else { "of other settings" },
-            gain(&with),
-            gain(&without)
+            gains.map_or_else(String::new, |(with, without)| format!(
+                " and gain {} over today instead of {}",
+                percent(with),
+                percent(without)
+            ))
         )
     });
     format!(

@@ -188,7 +188,10 @@ fn plans_of_the_classes_can_be_applied_in_waves() {
     let (into, costs) = (path(&plans, "plans"), path(&plans, "costs.parquet"));
     let args = ["fleet", &path(&folder, ""), "--class", "class", "--plan", &into, "-o", &costs];
     let refusal = stderr(&dwell(&args));
-    assert!(refusal.contains("give --kernel"), "{refusal}");
+    assert!(
+        refusal.contains("no recording names its release") && refusal.contains("give --kernel"),
+        "{refusal}"
+    );
     let args = [&args[..], &["--kernel", "6.18"]].concat();
     let output = dwell(&args);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -268,4 +271,126 @@ fn a_vm_that_decides_the_choice_alone_is_named() {
     record_many(&folder.path().join("heavy.parquet"), 5_000, "fast", None, 200_000);
     let note = noted().expect("a note");
     assert!(note.starts_with("`heavy` alone has ") && note.contains(" of the costs of 31 VMs"), "{note}");
+}
+
+/// Gives recordings of a folder releases of the kernel, one after the other, again and again.
+fn of_releases(releases: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, release) in (0..12u64).zip(releases.iter().cycle()) {
+        let mut metadata = Metadata::new(Layer::Host);
+        metadata.kernel = (!release.is_empty()).then(|| (*release).to_owned());
+        let mut writer =
+            Writer::create(&folder.path().join(format!("vm{number:02}.parquet")), metadata).unwrap();
+        let mut push =
+            |at: u64| writer.push(&Episode::new("vcpu0", at * 1_000_000, LONG_NS + number)).unwrap();
+        (0..500).for_each(&mut push);
+        writer.finish().unwrap();
+    }
+    folder
+}
+
+fn notes(found: &Value) -> String {
+    found["notes"].to_string()
+}
+
+#[test]
+fn the_rule_is_that_of_the_recordings() {
+    let plans = tempfile::tempdir().unwrap();
+    let plan = |folder: &tempfile::TempDir, to: &str| {
+        dwell(&["fleet", &path(folder, ""), "--plan", &path(&plans, to), "--format", "json"])
+    };
+    let same = of_releases(&["6.18.1", "6.18.9"]);
+    assert_eq!(json(&["fleet", &path(&same, "")])["version"], "6.18.1");
+    let output = plan(&same, "same");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let order = std::fs::read_to_string(path(&plans, "same/order.csv")).unwrap();
+    let first = order.lines().nth(1).unwrap().rsplit(',').next().unwrap();
+    let text = std::fs::read_to_string(path(&plans, &format!("same/{first}"))).unwrap();
+    assert!(text.contains("6.18"), "{text}");
+
+    let differ = of_releases(&["5.4.0", "6.18.0"]);
+    let found = json(&["fleet", &path(&differ, "")]);
+    assert_eq!(found["version"], "6.18.0");
+    assert!(notes(&found).contains("of Linux 5.4.0, 6.18.0, whose rules differ"), "{found}");
+    let refusal = stderr(&plan(&differ, "differ"));
+    assert!(refusal.contains("5.4.0, 6.18.0, whose rules differ; give --kernel"), "{refusal}");
+
+    let some = of_releases(&["6.18.0", ""]);
+    let found = json(&["fleet", &path(&some, "")]);
+    assert_eq!(found["version"], "6.18.0");
+    assert!(notes(&found).contains("6 recordings name no release"), "{found}");
+    assert!(stderr(&plan(&some, "some")).contains("6 recordings of 12 name no release"));
+    // Sketches have the rule, and the name of the release.
+    let sketches = tempfile::tempdir().unwrap();
+    for name in ["vm00.parquet", "vm01.parquet"] {
+        json(&["sketch", &path(&same, name), "-o", &path(&sketches, name)]);
+    }
+    assert_eq!(json(&["fleet", &path(&sketches, "")])["version"], "6.18.1");
+    assert!(plan(&sketches, "sketches").status.success());
+}
+
+#[test]
+fn plans_are_replaced_only_with_force_and_old_ones_removed() {
+    let folder = fleet();
+    let plans = tempfile::tempdir().unwrap();
+    let into = path(&plans, "");
+    let args = ["fleet", &path(&folder, ""), "--class", "class", "--plan", &into, "--kernel", "6.18"];
+    let output = dwell(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let names = || {
+        let files = std::fs::read_dir(plans.path()).unwrap();
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let (order, before) = (path(&plans, "order.csv"), names());
+    let plan = before.iter().find(|name| name.ends_with(".toml")).unwrap();
+    let text = std::fs::read_to_string(&order).unwrap();
+    // A plan is as precious as the order, and nothing is written before all are checked.
+    std::fs::remove_file(&order).unwrap();
+    std::fs::write(path(&plans, plan), "precious").unwrap();
+    let output = dwell(&args);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("the file exists; --force replaces it"), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(path(&plans, plan)).unwrap(), "precious");
+    assert!(!std::path::Path::new(&order).exists());
+    // What an earlier order names and the new one does not goes; what it cannot have written stays.
+    std::fs::write(&order, text + "1,old,vm99,old-1.toml\n1,old,vm98,../outside.toml\n").unwrap();
+    for name in ["old-1.toml", "mine.toml"] {
+        std::fs::write(path(&plans, name), "").unwrap();
+    }
+    let output = dwell(&[&args[..], &["--force"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let after = names();
+    assert!(
+        !after.contains(&"old-1.toml".to_owned()) && after.contains(&"mine.toml".to_owned()),
+        "{after:?}"
+    );
+    assert_ne!(std::fs::read_to_string(path(&plans, plan)).unwrap(), "precious");
+}
+
+#[test]
+fn vms_without_a_plan_are_counted() {
+    let folder = fleet();
+    let guest = folder.path().join("guest.parquet");
+    let mut writer = Writer::create(&guest, Metadata::new(Layer::Guest)).unwrap();
+    (0..500).for_each(|at| writer.push(&Episode::new("cpu0", at * 9_000, 5_000)).unwrap());
+    writer.finish().unwrap();
+    let plans = tempfile::tempdir().unwrap();
+    let into = path(&plans, "plans");
+    let found = json(&["fleet", &path(&folder, ""), "--plan", &into, "--kernel", "6.18"]);
+    let order = std::fs::read_to_string(path(&plans, "plans/order.csv")).unwrap();
+    let have = 30 + 1 - order.lines().count();
+    let note = format!("no plan: 1 of another layer, {have} ");
+    assert!(notes(&found).contains(&note), "{note}: {found}");
+}
+
+#[test]
+fn notes_count_the_recordings_that_count_and_name_no_gain_of_nothing() {
+    let folder = fleet();
+    for name in ["a", "b", "c"] {
+        std::fs::write(folder.path().join(format!("{name}.parquet")), "").unwrap();
+    }
+    let found = json(&["fleet", &path(&folder, "")]);
+    assert!(notes(&found).contains("of 30 of 30 recordings"), "{found}");
+    let free = json(&["fleet", &path(&folder, ""), "--halt-cost", "0"]);
+    assert!(!notes(&free).contains("gain -") && !notes(&free).contains("instead of -"), "{free}");
 }

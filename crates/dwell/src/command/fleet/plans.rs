@@ -1,6 +1,7 @@
 //! `dwell fleet --plan`: a choice as plans for `dwell apply`, and the order in which the VMs get them.
 
 use crate::output;
+use crate::overwrite::ForceArg;
 use anyhow::{Context, bail};
 use dwell_fleet::{A_CLASS, Question, Rollout, Row, waves};
 use dwell_knobs::plan::Plan;
@@ -10,7 +11,7 @@ use dwell_recording::newfile;
 use dwell_report::{Column, Table, duration, number_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of the plans.
 #[derive(Debug, clap::Args)]
@@ -20,7 +21,8 @@ pub(super) struct PlansArgs {
     /// The plans set the choice `1 a class` where there are classes, else the first of --settings. There is
     /// one for each class, setting and setting in force. The waves are 1 %, 10 % and 100 % of the VMs of each
     /// class: apply the plans of one, check them with `dwell verify --revert-if-worse`, and go on with the
-    /// next.
+    /// next. The release that the plans are for is that of the recordings, or --kernel. With --force, plans of an
+    /// earlier order.csv in the folder are replaced, or removed where no VM gets them any more.
     #[arg(long, value_name = "FOLDER")]
     plan: Option<PathBuf>,
 }
@@ -46,8 +48,12 @@ impl PlansArgs {
         self.plan.as_ref().map(|folder| folder.join(ORDER))
     }
 
+    pub(super) fn are_wanted(&self) -> bool {
+        self.plan.is_some()
+    }
+
     /// Refuses plans that cannot be written, before anything is computed.
-    pub(super) fn check(&self, layer: Layer, kernel_is_known: bool) -> anyhow::Result<()> {
+    pub(super) fn check(&self, layer: Layer) -> anyhow::Result<()> {
         if self.plan.is_none() {
             return Ok(());
         }
@@ -56,29 +62,30 @@ impl PlansArgs {
                 "cannot write plans for I/O threads, whose IDs are not in the recordings: use dwell tune --plan"
             );
         }
-        if !kernel_is_known {
-            bail!(
-                "cannot write plans: which kernel they are for is not known; give --kernel, the release of the machines that \
-                 get them"
-            );
-        }
         Ok(())
     }
 
-    /// Writes the plans, if they are asked for.
-    pub(super) fn write(&self, question: &Question, rows: &[Row], found: &Rollout) -> anyhow::Result<()> {
-        let Some(folder) = &self.plan else { return Ok(()) };
+    /// Writes the plans, if they are asked for; returns a note on VMs that get none.
+    pub(super) fn write(
+        &self,
+        question: &Question,
+        rows: &[Row],
+        found: &Rollout,
+        force: ForceArg,
+    ) -> anyhow::Result<Option<String>> {
+        let Some(folder) = &self.plan else { return Ok(None) };
         let of_classes = found.given.iter().find(|(choice, _)| choice == A_CLASS);
         let (name, given) =
             of_classes.or(found.given.first()).context("cannot write plans: nothing was chosen")?;
         let layer = question.default_setting().layer();
         let settings = &question.settings;
         let mut groups: BTreeMap<Group<'_>, (Setting, Vec<&str>)> = BTreeMap::new();
-        let (mut seen, mut others) = (BTreeSet::new(), BTreeSet::new());
+        let (mut seen, mut others) = (BTreeSet::new(), BTreeMap::new());
+        let mut unchanged = 0;
         for row in rows {
             let Ok(costs) = &row.costs else { continue };
             if costs.layer != layer {
-                others.insert(costs.layer.name());
+                others.insert(&row.vm, costs.layer.name());
                 continue;
             }
             if !seen.insert(&row.vm) {
@@ -91,6 +98,7 @@ impl PlansArgs {
                 None => default,
             };
             if today == settings[setting] {
+                unchanged += 1;
                 continue;
             }
             let class = costs.class.as_deref().unwrap_or(NO_CLASS);
@@ -98,6 +106,7 @@ impl PlansArgs {
             groups.entry(group).or_insert_with(|| (today, vec![])).1.push(&row.vm);
         }
         if seen.is_empty() {
+            let others: BTreeSet<&str> = others.into_values().collect();
             let others: Vec<&str> = others.into_iter().collect();
             bail!(
                 "cannot write plans of the {} layer: the recordings are of the layer {}, and its idle times are not those of \
@@ -107,9 +116,8 @@ impl PlansArgs {
                 layer.name()
             );
         }
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
-        let mut order = vec![];
+        others.retain(|vm, _| !seen.contains(vm));
+        let (mut order, mut files) = (vec![], vec![]);
         let mut of_class: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut plan_of: BTreeMap<&str, String> = BTreeMap::new();
         let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
@@ -127,7 +135,7 @@ impl PlansArgs {
             );
             let mut plan = Plan { advice, ..Plan::by_hand(*today, wanted, None) };
             plan.conditions.halt_cost_ns = question.halt_cost.get();
-            newfile::write(&folder.join(&file), plan.to_toml()?.as_bytes())?;
+            files.push((file.clone(), plan.to_toml()?.into_bytes()));
             for &vm in vms {
                 plan_of.insert(vm, file.clone());
                 of_class.entry(group.class).or_default().push(vm);
@@ -145,15 +153,66 @@ impl PlansArgs {
             .table();
         let mut text = vec![];
         table.write_csv(&mut text)?;
-        newfile::write(&folder.join(ORDER), &text)?;
+        files.push((ORDER.to_owned(), text));
+        write_all(folder, &files, force)?;
         output::note(&format!(
             "{} for {} written to {}; order.csv has the waves",
             number_of(groups.len() as u128, "plan"),
             super::vms(order.len()),
             folder.display()
         ));
-        Ok(())
+        Ok(without_plan(others.len(), unchanged))
     }
+}
+
+/// That so many VMs have no plan, and why.
+fn without_plan(of_another_layer: usize, unchanged: usize) -> Option<String> {
+    let all = of_another_layer + unchanged;
+    let have = |number| if number == 1 { "has" } else { "have" };
+    (all > 0).then(|| {
+        format!(
+            "{} {} no plan: {of_another_layer} of another layer, {unchanged} {} the setting already",
+            super::vms(all),
+            have(all),
+            have(unchanged)
+        )
+    })
+}
+
+/// Writes files, the order last. Before the first one: refuses to replace any unless that is asked for, and then removes
+/// plans of an earlier order that the new one does not name.
+fn write_all(folder: &Path, files: &[(String, Vec<u8>)], force: ForceArg) -> anyhow::Result<()> {
+    let exists = |name: &&String| folder.join(name).symlink_metadata().is_ok_and(|there| there.is_file());
+    if let Some(name) = files.iter().map(|(name, _)| name).find(exists).filter(|_| !force.is_given()) {
+        bail!(
+            "cannot write {}: the file exists; --force replaces it, or name another folder",
+            folder.join(name).display()
+        );
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    for old in plans_of_order(folder) {
+        if files.iter().all(|(name, _)| *name != old) && exists(&&old) {
+            let path = folder.join(&old);
+            fs::remove_file(&path)
+                .with_context(|| format!("cannot remove {}, a plan of an earlier order", path.display()))?;
+        }
+    }
+    for (name, bytes) in files {
+        newfile::write(&folder.join(name), bytes)?;
+    }
+    Ok(())
+}
+
+/// The plans that an earlier order in a folder names; none where there is no such order.
+fn plans_of_order(folder: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(folder.join(ORDER)).unwrap_or_default();
+    let mut lines = text.lines();
+    if lines.next() != Some("wave,class,vm,plan") {
+        return BTreeSet::new();
+    }
+    // Nothing but what this command writes: a plan in this folder.
+    let is_plan = |name: &&str| name.ends_with(".toml") && file_name(name) == **name;
+    lines.filter_map(|line| line.rsplit(',').next()).filter(is_plan).map(str::to_owned).collect()
 }
 
 /// A name of a file that anything can be part of.
