@@ -505,6 +505,7 @@ fn a_qemu_log_is_imported_judged_and_compared() {
     let broken = folder.write("broken.log", b"poll_grow ctx 0x5 old 0\n");
     let line = refused_in_one_line(&["import", "--as", "qemu", &broken, "-o", &to, "--force"]);
     assert!(line.contains("line 1 names `poll_grow` but cannot be parsed"), "{line}");
+    assert!(line.contains("--skip-unparsable"), "{line}");
     let nobody = refused_in_one_line(&["iothread", "list", "--qmp", &folder.text("none")]);
     assert!(nobody.contains("start QEMU with `-qmp unix:PATH,server=on,wait=off`"), "{nobody}");
 }

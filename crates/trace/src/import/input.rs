@@ -171,6 +171,11 @@ impl<'a> Input<'a> {
 
     /// The next line without its end, be that LF or CRLF; `None` after the last.
     pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, InputError> {
+        Ok(self.next_line_or_part()?.map(|(line, _)| line))
+    }
+
+    /// The same, and whether the line has no end: the text may have been cut off in it.
+    pub(crate) fn next_line_or_part(&mut self) -> Result<Option<(&[u8], bool)>, InputError> {
         self.buffer.clear();
         let result = (&mut self.text).take(LONGEST_LINE + 1).read_until(b'\n', &mut self.buffer);
         match result {
@@ -181,8 +186,9 @@ impl<'a> Input<'a> {
         if self.buffer.len() as u64 > LONGEST_LINE {
             return Err(InputError::LineTooLong(self.place()));
         }
-        let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
-        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+        let ended = self.buffer.strip_suffix(b"\n");
+        let line = ended.unwrap_or(&self.buffer);
+        Ok(Some((line.strip_suffix(b"\r").unwrap_or(line), ended.is_none())))
     }
 
     /// The first `bytes` of what was not read yet, or fewer if the text is shorter. They are read again as lines.

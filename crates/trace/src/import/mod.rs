@@ -67,6 +67,12 @@ pub struct ImportSummary {
 pub const NOTES: &str = "dwell.notes";
 
 impl ImportSummary {
+    /// Counts the last line, of which a part is missing.
+    fn count_part<O>(&mut self, metadata: &mut Metadata<O>) {
+        self.unparsable += 1;
+        self.note(metadata, "the last line is cut off and is not used".to_owned());
+    }
+
     /// Remembers what later commands have to say of the recording.
     pub fn note<O>(&mut self, metadata: &mut Metadata<O>, note: String) {
         let notes = metadata.other.entry(NOTES.to_owned()).or_insert_with(|| serde_json::json!([]));

@@ -67,6 +67,9 @@ pub struct EventReader {
     newest_ns: u64,
     order: Order,
     arch: Option<Arch>,
+    /// Whether the line has no end, and whether it could not be parsed for that.
+    is_part: bool,
+    is_cut: bool,
     /// Which tools write lines like those of the events.
     dialects: BTreeSet<Dialect>,
     span: EventSpan,
@@ -80,14 +83,39 @@ struct Order {
     last_ns: ByNumber<i32, u64>,
     events: u64,
     backwards: u64,
+    /// The first line that goes back.
+    first: Option<u64>,
+    /// The first one that goes back by more than [`MOST_BACK_NS`], and by how much \[ns\].
+    far: Option<(u64, u64)>,
 }
 
+/// Events of one CPU that come later than others do so by much less than this \[ns\].
+const MOST_BACK_NS: u64 = 1_000_000_000;
+
 impl Order {
-    fn add(&mut self, event: &TextEvent<'_>) {
+    fn add(&mut self, event: &TextEvent<'_>, line: u64) {
         let place = event.cpu.and_then(|cpu| i32::try_from(cpu).ok()).map_or(event.tid, |cpu| -2 - cpu);
         let last_ns = self.last_ns.insert(place, event.time_ns).unwrap_or(0);
         self.events += 1;
-        self.backwards += u64::from(event.time_ns < last_ns);
+        let back_ns = last_ns.saturating_sub(event.time_ns);
+        if back_ns > 0 {
+            self.backwards += 1;
+            self.first.get_or_insert(line);
+        }
+        if back_ns > MOST_BACK_NS {
+            self.far.get_or_insert((line, back_ns));
+        }
+    }
+
+    /// That times go back, if they do.
+    fn note(&self) -> Option<String> {
+        let times = if self.backwards == 1 { "once".to_owned() } else { format!("{} times", self.backwards) };
+        self.first.map(|line| {
+            format!(
+                "the times of one CPU go back {times}, first in line {line}: if these are several traces, import each by \
+                 itself"
+            )
+        })
     }
 
     /// The times of one CPU never go back, but for a few that were lost and found.
@@ -117,7 +145,8 @@ impl EventReader {
     pub fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), PerfError> {
         loop {
             let number = input.line() + 1;
-            let Some(bytes) = input.next_line()? else { break };
+            let Some((bytes, is_part)) = input.next_line_or_part()? else { break };
+            self.is_part = is_part;
             let line = text(bytes);
             match Line::parse(&line) {
                 Line::Event(event) => self.event(&event, (number, &line), sink)?,
@@ -151,6 +180,9 @@ impl EventReader {
             let Order { events, backwards, .. } = self.order;
             return Err(PerfError::NoTimes { name: self.name.clone(), backwards, events });
         }
+        if let Some((line, by_ns)) = self.order.far {
+            return Err(PerfError::WentBack { place: self.place(line), by_ns });
+        }
         sink.release(&mut self.merge, u64::MAX, &mut self.summary, input.line())
     }
 
@@ -162,7 +194,7 @@ impl EventReader {
     ) -> Result<(), PerfError> {
         self.names.learn(event.tid, event.comm);
         self.span.add(event.time_ns);
-        self.order.add(event);
+        self.order.add(event, line.0);
         let Some(tracepoint) = event.tracepoint() else {
             self.summary.ignore_event(event.name);
             return Ok(());
@@ -198,8 +230,12 @@ impl EventReader {
         self.push(event, line.0, sink)
     }
 
-    /// A line that should be this event is counted, or an error.
+    /// A line that should be this event is counted, or an error; the last one may have been cut off.
     fn unparsable(&mut self, event: TracepointKind, (line, text): (u64, &str)) -> Result<(), PerfError> {
+        if self.is_part {
+            self.is_cut = true;
+            return Ok(());
+        }
         if self.skip_unparsable {
             self.summary.unparsable += 1;
             return Ok(());
@@ -233,12 +269,18 @@ impl EventReader {
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
     pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
-        let EventReader { header, mut summary, span, dialects, .. } = self;
+        let EventReader { header, mut summary, span, dialects, order, is_cut, .. } = self;
         header.fill(metadata);
         metadata.layer = layer;
         metadata.resolution_ns = Some(summary.resolution_ns);
         summary.format = dialects.into_iter().map(Dialect::name).collect::<Vec<_>>().join(", ");
         summary.fill(summary.format.clone(), span, metadata);
+        if is_cut {
+            summary.count_part(metadata);
+        }
+        if let Some(note) = order.note() {
+            summary.note(metadata, note);
+        }
         summary
     }
 }

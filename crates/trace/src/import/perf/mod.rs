@@ -76,7 +76,9 @@ pub enum PerfError {
         second: String,
     },
     /// A line is one of the events of use, but not as perf writes it.
-    #[error("{place} names `{event}` but cannot be parsed: `{text}`")]
+    #[error(
+        "{place} names `{event}` but cannot be parsed: `{text}`; --skip-unparsable counts such lines instead"
+    )]
     Unparsable {
         place: Place,
         event: String,
@@ -99,6 +101,16 @@ pub enum PerfError {
         /// Events whose time is before that of the event before.
         backwards: u64,
         events: u64,
+    },
+    /// The times of one CPU go back by more than events come late.
+    #[error(
+        "{place} is {by_ns} ns earlier than the line before it of the same CPU: these are several traces, or the clock was \
+         set back; import each trace by itself, or record with a clock that is not set (`perf record -k CLOCK_MONOTONIC`)"
+    )]
+    WentBack {
+        place: Place,
+        /// \[ns\]
+        by_ns: u64,
     },
     /// No exit is in it.
     #[error(

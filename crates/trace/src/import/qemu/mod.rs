@@ -73,7 +73,9 @@ pub enum QemuError {
     #[error("{}: cannot write the episode that ends in line {}", place.name, place.line)]
     Write { place: Place, source: WriteError },
     /// A line is one of the events of use, but not as QEMU writes it.
-    #[error("{place} names `{event}` but cannot be parsed: `{text}`")]
+    #[error(
+        "{place} names `{event}` but cannot be parsed: `{text}`; --skip-unparsable counts such lines instead"
+    )]
     Unparsable {
         place: Place,
         event: &'static str,
@@ -159,6 +161,8 @@ pub fn import<W: Write + Send>(
         ended_ns: 0,
         newest_ns: 0,
         whole_seconds: false,
+        is_part: false,
+        is_cut: false,
         resolution_ns: 1,
         span: EventSpan::default(),
         first_contradicted_line: None,
@@ -170,7 +174,8 @@ pub fn import<W: Write + Send>(
     };
     loop {
         let number = input.line() + 1;
-        let Some(bytes) = input.next_line()? else { break };
+        let Some((bytes, is_part)) = input.next_line_or_part()? else { break };
+        log.is_part = is_part;
         log.line(&String::from_utf8_lossy(bytes), number)?;
     }
     log.finish(input.line())
@@ -196,6 +201,9 @@ struct Log<'a, W: Write + Send> {
     newest_ns: u64,
     /// Times of whole seconds were left out.
     whole_seconds: bool,
+    /// Whether the line has no end, and whether it could not be parsed for that.
+    is_part: bool,
+    is_cut: bool,
     /// What the times resolve \[ns\]; the largest so far.
     resolution_ns: u64,
     span: EventSpan,
@@ -214,6 +222,10 @@ impl<W: Write + Send> Log<'_, W> {
                 self.now_ns = self.now_ns.saturating_add_signed(ns.cast_signed());
                 self.summary.other_lines += 1;
                 return if dropped > 0 { self.dropped(dropped, line) } else { Ok(()) };
+            }
+            Line::Unparsable(_) if self.is_part => {
+                self.is_cut = true;
+                return Ok(());
             }
             Line::Unparsable(event) if !self.options.skip_unparsable => {
                 let text = excerpt(text.trim().as_bytes());
@@ -357,6 +369,9 @@ impl<W: Write + Send> Log<'_, W> {
         let metadata = writer.metadata_mut();
         summary.set_overlaps(episodes.overlaps(), metadata);
         summary.fill("qemu -trace".to_owned(), span, metadata);
+        if self.is_cut {
+            summary.count_part(metadata);
+        }
         if self.whole_seconds {
             let note = "times of whole seconds were not used, so that lengths are lower bounds; print the journal with \
                         `journalctl -o short-precise`";

@@ -74,7 +74,10 @@ fn a_broken_event_is_an_error_with_its_line() {
         "a 1 [000] 1,000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid",
     ] {
         let text = format!("{WAKEUP}{broken}\n");
-        let wanted = format!("t: line 2 names `kvm:kvm_vcpu_wakeup` but cannot be parsed: `{broken}`");
+        let wanted = format!(
+            "t: line 2 names `kvm:kvm_vcpu_wakeup` but cannot be parsed: `{broken}`; \
+                              --skip-unparsable counts such lines instead"
+        );
         assert_eq!(error(&text), wanted);
         let skip = PerfOptions { skip_unparsable: true, ..PerfOptions::default() };
         assert_eq!(perf_with(skip, &text).unwrap().summary.unparsable, 1);
@@ -203,4 +206,29 @@ proptest! {
     fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         run_all(&bytes);
     }
+}
+
+#[test]
+fn a_text_that_ends_within_a_line_is_used_without_it() {
+    let whole = perf(format!("{WAKEUP}{WAKEUP}")).unwrap();
+    let cut = WAKEUP.strip_suffix(" ns, polling valid\n").unwrap();
+    let imported = perf(format!("{WAKEUP}{WAKEUP}{cut}")).unwrap();
+    assert_eq!(imported.rows(), whole.rows());
+    assert_eq!(imported.summary.unparsable, 1);
+    assert_eq!(imported.summary.notes, ["the last line is cut off and is not used"]);
+    assert!(error(format!("{WAKEUP}{cut}\n{WAKEUP}")).contains("--skip-unparsable"));
+}
+
+#[test]
+fn times_that_go_back_are_noted_and_far_back_refused() {
+    let at = |cpu: u32, time: &str| WAKEUP.replace("[000]", &format!("[{cpu:03}]")).replace("1.000100", time);
+    let trace: String = (1..9).map(|n| at(0, &format!("5.00{n}000"))).collect();
+    let imported = perf(trace.clone() + &at(0, "5.000500") + &at(1, "3.000000")).unwrap();
+    let notes = imported.summary.notes.join(" ");
+    assert!(notes.contains("the times of one CPU go back once, first in line 9"), "{notes}");
+    assert!(imported.reader.metadata().other["dwell.notes"].to_string().contains("line 9"));
+    let wanted = "t: line 17 is 3907999900 ns earlier than the line before it of the same CPU";
+    let two = error(trace.replace("5.00", "1.00") + &trace + &at(0, "1.100000100"));
+    assert!(two.starts_with(wanted) && two.contains("import each trace by itself"), "{two}");
+    assert!(perf(trace).unwrap().summary.notes.is_empty());
 }

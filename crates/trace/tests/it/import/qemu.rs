@@ -87,6 +87,14 @@ fn without_times_lengths_are_the_least_that_the_decisions_allow() {
 }
 
 #[test]
+fn a_log_that_ends_within_a_line_is_used_without_it() {
+    let imported = qemu(format!("{LOG_7_2}7@100.000135:poll_grow ctx 0x5 ol")).unwrap();
+    assert_eq!(imported.rows(), qemu(LOG_7_2).unwrap().rows());
+    assert_eq!((imported.summary.unparsable, imported.summary.lines), (1, 10));
+    assert!(imported.summary.notes.join(" ").contains("the last line is cut off"));
+}
+
+#[test]
 fn recorded_sleeps_tell_what_the_trace_does_not() {
     let offset = 99_000_000_000;
     let recorded =
@@ -149,8 +157,8 @@ fn the_log_of_11_1_has_dates_and_no_threads() {
 #[test]
 fn what_does_not_fit_is_an_error_with_its_line() {
     let broken = format!("{LOG_7_2}7@100.000130:poll_grow ctx 0x5 old x new 4000\n");
-    let wanted =
-        "t: line 10 names `poll_grow` but cannot be parsed: `7@100.000130:poll_grow ctx 0x5 old x new 4000`";
+    let wanted = "t: line 10 names `poll_grow` but cannot be parsed: `7@100.000130:poll_grow ctx 0x5 old x new 4000`; \
+         --skip-unparsable counts such lines instead";
     assert_eq!(error(&broken), wanted);
     let skip = QemuOptions { skip_unparsable: true, ..QemuOptions::default() };
     assert_eq!(qemu_with(skip, &broken).unwrap().summary.unparsable, 1);
