@@ -1,7 +1,7 @@
 //! The command `generate`.
 
 use crate::failure::{Answer, Outcome};
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Command, ValueEnum};
 use clap_complete::Shell;
 use std::io::{self, Write};
@@ -49,7 +49,8 @@ pub fn run(args: Args, mut command: Command) -> Outcome {
             return Ok(Answer::Yes);
         }
         (What::Man, Some(dir)) => {
-            std::fs::create_dir_all(&dir)?;
+            std::fs::create_dir_all(&dir)
+                .with_context(|| format!("cannot create the folder {}", dir.display()))?;
             write_pages(&dir, &command, &[&name])?;
             return Ok(Answer::Yes);
         }
@@ -68,13 +69,14 @@ pub fn run(args: Args, mut command: Command) -> Outcome {
 }
 
 /// The page of a command and those of its sub-commands; `names` are the words by which it is called.
-fn write_pages(dir: &Path, command: &Command, names: &[&str]) -> io::Result<()> {
+fn write_pages(dir: &Path, command: &Command, names: &[&str]) -> anyhow::Result<()> {
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
         write_pages(dir, sub, &[names, &[sub.get_name()]].concat())?;
     }
     let name = names.join("-");
     let called = command.clone().name(name.clone()).bin_name(names.join(" "));
-    std::fs::write(dir.join(format!("{name}.1")), page(called, &name)?)
+    let path = dir.join(format!("{name}.1"));
+    std::fs::write(&path, page(called, &name)?).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A page in roff, without what `mandoc -T lint` objects to.

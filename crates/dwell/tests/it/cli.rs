@@ -1056,3 +1056,13 @@ fn merging_what_cannot_be_merged_names_the_files_and_what_differs() {
     let line = refused_in_one_line(&["sketch", &old, &both[0], "-o", &to]);
     assert!(line.contains("they are of the releases 5.4 and ") && line.contains("--kernel"), "{line}");
 }
+
+#[test]
+fn a_folder_for_the_manual_that_cannot_be_made_is_named() {
+    let line = refused_in_one_line(&["generate", "man", "--out", "/proc/no/folder"]);
+    assert!(line.contains("cannot create the folder /proc/no/folder"), "{line}");
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("dwell.1")).unwrap();
+    let line = refused_in_one_line(&["generate", "man", "--out", &folder.text("")]);
+    assert!(line.contains("cannot write ") && line.contains("dwell.1"), "{line}");
+}
