@@ -67,9 +67,9 @@ pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dy
     let here = machine.map(TimerHost::read).unwrap_or_default();
     let recorded = recorded.copied().unwrap_or_default();
     let mut facts = Facts { all: vec![] };
-    let apicv = facts.switch("APICv or AVIC", [given.apicv, recorded.apicv, here.apicv], true);
+    let apicv = facts.switch(APICV, [given.apicv, recorded.apicv, here.apicv], true);
     let preemption_timer = [given.preemption_timer, recorded.preemption_timer, here.preemption_timer];
-    let preemption_timer = facts.switch("preemption timer", preemption_timer, true);
+    let preemption_timer = facts.switch(PREEMPTION_TIMER, preemption_timer, true);
     let isolated_given = given.pcpu.filter(|pcpu| *pcpu == Pcpu::Isolated).map(|_| true);
     let nohz_full_given = given.nohz_full.or(isolated_given);
     let nohz_full = facts.switch("nohz_full", [nohz_full_given, recorded.nohz_full, here.nohz_full], false);
@@ -82,7 +82,7 @@ pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dy
         .to_owned()
     });
     let disabled = [given.disabled_exits, None, machine.and_then(disabled_exits)];
-    let disabled = facts.add("disabled exits", disabled, 0, |bits| exits_in_words(*bits));
+    let disabled = facts.add(EXITS, disabled, 0, |bits| exits_in_words(*bits));
     let parameter = given.pi_inject_timer.map(|value| pi_inject_timer_at_init(value, nohz_full));
     // What the module has now is what it decided, by this machine's nohz_full.
     let loaded = machine.and_then(|machine| machine.switch("/sys/module/kvm/parameters/pi_inject_timer"));
@@ -101,6 +101,34 @@ pub fn describe(given: &Given, recorded: Option<&TimerHost>, machine: Option<&dy
         timer_migration,
     };
     Described { vm, facts: facts.all }
+}
+
+const APICV: &str = "APICv or AVIC";
+const PREEMPTION_TIMER: &str = "preemption timer";
+const EXITS: &str = "disabled exits";
+
+/// Replaces the facts that a recording contradicts by what is `used` in place of what was `described`; returns notes on
+/// those that were given.
+pub fn correct(facts: &mut [Fact], described: &TimerVm, used: &TimerVm) -> Vec<String> {
+    let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
+    let exits = |vm: &TimerVm| {
+        let held = [vm.hlt_in_guest, vm.mwait_in_guest].into_iter().zip(DISABLE_EXITS);
+        exits_in_words(held.filter(|(held, _)| *held).map(|(_, (_, bit))| bit).sum())
+    };
+    let both = |of: &dyn Fn(&TimerVm) -> String| [of(described), of(used)];
+    let mut notes = vec![];
+    for (name, [was, is]) in [
+        (APICV, both(&|vm| switch(vm.apicv))),
+        (PREEMPTION_TIMER, both(&|vm| switch(vm.preemption_timer))),
+        (EXITS, both(&exits)),
+    ] {
+        let Some(fact) = facts.iter_mut().find(|fact| fact.name == name && was != is) else { continue };
+        if fact.origin == Origin::Given {
+            notes.push(format!("{name}: {was} was given, but the recording shows {is}, which is used"));
+        }
+        (fact.value, fact.origin) = (is, Origin::Recording);
+    }
+    notes
 }
 
 struct Facts {
@@ -194,6 +222,31 @@ mod tests {
         assert!(!describe(&off, None, None).vm.pi_inject_timer);
         let forced = Given { pi_inject_timer: Some(1), nohz_full: Some(false), ..Given::default() };
         assert!(describe(&forced, None, None).vm.pi_inject_timer);
+    }
+
+    #[test]
+    fn what_a_recording_contradicts_is_replaced_and_noted_where_it_was_given() {
+        let given = Given { apicv: Some(false), disabled_exits: Some(3), ..Given::default() };
+        let Described { vm, mut facts } = describe(&given, None, None);
+        let used = TimerVm {
+            apicv: true,
+            preemption_timer: false,
+            mwait_in_guest: false,
+            hlt_in_guest: false,
+            ..vm
+        };
+        let notes = correct(&mut facts, &vm, &used);
+        let described = Described { vm: used, facts };
+        assert_eq!(origin(&described, APICV), ("on".to_owned(), Origin::Recording));
+        assert_eq!(origin(&described, PREEMPTION_TIMER), ("off".to_owned(), Origin::Recording));
+        assert_eq!(origin(&described, EXITS), ("none".to_owned(), Origin::Recording));
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(
+            notes[0].starts_with("APICv or AVIC: off was given, but the recording shows on"),
+            "{notes:?}"
+        );
+        let mut same = described.facts.clone();
+        assert!(correct(&mut same, &used, &used).is_empty() && same == described.facts);
     }
 
     #[test]

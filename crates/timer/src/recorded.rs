@@ -1,7 +1,7 @@
 //! All that is known of a recording of timers: the set-up in force, what others would have cost, the advice, the plan.
 
 use crate::advice::{TimerAdvice, TimerTask, Verdict, advise};
-use crate::describe::{Described, Fact, Given, HOST, Origin, TSC_KHZ, describe};
+use crate::describe::{Described, Fact, Given, HOST, Origin, TSC_KHZ, correct, describe};
 use crate::lateness::{self, Delays, Late};
 use crate::posting::Precondition;
 use crate::predict::{PredictError, in_force};
@@ -125,6 +125,7 @@ pub fn timers(path: &Path, question: &Question, here: &dyn Machine) -> Result<Ti
     recorded.for_each(|fact| fact.origin = Origin::Recording);
     let tally = Tally::of(&recording);
     let in_force = in_force(&tally, kernel, &vm);
+    let contradicted = correct(&mut facts, &vm, &in_force.vm);
     let kernels: Vec<Version> = question.upgrade.into_iter().collect();
     let advice = advise(&TimerTask {
         recording: &recording,
@@ -143,6 +144,7 @@ pub fn timers(path: &Path, question: &Question, here: &dyn Machine) -> Result<Ti
         Some(BetterAdvance::of(*all.get(place)?, [late.first()?, late.get(place)?], &setting))
     });
     let mut notes = left_out(metadata);
+    notes.extend(contradicted);
     if let Some(lost) = metadata.lost.events.filter(|lost| *lost > 0) {
         notes.push(format!("the recorder lost {}", number_of(lost.into(), "event")));
     }

@@ -139,3 +139,16 @@ fn every_form_has_the_exits_and_the_delays() {
     assert!(form("table").contains("Advice: pi_inject_timer"));
     assert!(form("csv").starts_with("reason,"));
 }
+
+#[test]
+fn facts_are_those_that_the_prediction_uses() {
+    let inputs = Inputs::new();
+    // Posted timers need APICv.
+    let file = posted(&inputs);
+    let args = ["timer", "tune", file.to_str().unwrap(), "--apicv", "off", "--format", "json"];
+    let found: serde_json::Value = serde_json::from_slice(&done(&[args.as_slice(), &VM].concat())).unwrap();
+    let facts = found["facts"].as_array().unwrap();
+    let apicv = facts.iter().find(|fact| fact["name"] == "APICv or AVIC").unwrap();
+    assert_eq!((&apicv["value"], &apicv["origin"]), (&"on".into(), &"recording".into()), "{found}");
+    assert!(found["notes"].to_string().contains("off was given, but the recording shows on"), "{found}");
+}
