@@ -251,14 +251,20 @@ const tip = (heading, rows) =>
       return element('div', { class: 'row' }, dot, element('span', {}, words));
     }),
   );
-/** For each category a bar of each series; colours are asked for only when it is drawn. */
-const bars = ({ label, height, unit, tick = count, words = rate, categories, head = (name) => name, axisLabel = () => ({}), series, columns, rows }) =>
+/** For each category a bar of each series; `across` is the name of the axis of categories; colours are asked for only when it is drawn. */
+const bars = ({ label, height, unit, tick = rate, words = rate, categories, across, head = (name) => name, axisLabel = () => ({}), series, columns, rows }) =>
   new Chart({
     label,
     height,
     option: ({ narrow }) => ({
       grid: { left: narrow ? 58 : 70, right: 18, top: 18, bottom: 58 },
-      xAxis: axis({ type: 'category', data: categories, axisLabel: axisLabel(narrow) }),
+      xAxis: axis({
+        type: 'category',
+        data: categories,
+        name: across,
+        nameLocation: 'middle',
+        axisLabel: axisLabel(narrow),
+      }),
       yAxis: axis({ type: 'value', name: unit, nameLocation: 'middle', nameGap: 52, axisLabel: { formatter: tick } }),
       tooltip: {
         trigger: 'axis',

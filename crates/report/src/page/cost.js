@@ -122,7 +122,7 @@ const costs = (recording) => {
           splitNumber: narrow ? 3 : 5,
           name: 'share of one CPU',
           nameLocation: 'middle',
-          axisLabel: { formatter: (value) => `${Math.round(value * 1e4) / 1e2} %` },
+          axisLabel: { formatter: shareTick(most ?? sorted[0]) },
         }),
         yAxis: axis({
           type: 'category',
@@ -257,6 +257,7 @@ const pareto = (recording) => {
     optimum: 'roundRect',
   };
   const at = (row) => [pollingShare(row), row.halts_per_s, row];
+  const widest = Math.max(...[...rows, ...front].map(pollingShare));
   const log = (on, point) =>
     point.map((value, dimension) => (dimension < 2 && on[dimension] ? Math.max(value, dimension ? 0.1 : 1e-6) : value));
   /** What stands beside each point, and on which side; nothing where the first of a group has the words of all. */
@@ -318,7 +319,7 @@ const pareto = (recording) => {
           type: logX ? 'log' : 'value',
           name: 'polling CPU, share of one CPU',
           nameLocation: 'middle',
-          axisLabel: { formatter: (value) => percent(value).replace(/\.0+ /, ' ') },
+          axisLabel: { formatter: (value) => shareTick(logX ? 5 * value : widest)(value) },
         }),
         yAxis: axis({
           type: logY ? 'log' : 'value',

@@ -55,7 +55,7 @@ const regrets = (fleet) =>
           name: 'regret [%]',
           nameLocation: 'middle',
           nameGap: 46,
-          axisLabel: { formatter: (value) => count(value) },
+          axisLabel: { formatter: fixed },
         }),
         dataZoom: zooms(),
         tooltip: {
@@ -97,6 +97,7 @@ const totals = (fleet) => {
       label: `Cost of all VMs over that of the offline optimum, a bar for each of ${whole.length} choices`,
       height: 300,
       unit: 'cost / optimum',
+      tick: fixed,
       words: (value) => `${value.toFixed(3)} times the optimum`,
       categories: whole.map((choice) => choice.choice),
       axisLabel: (narrow) => ({ interval: 0, rotate: narrow ? 40 : 0 }),

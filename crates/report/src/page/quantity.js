@@ -26,6 +26,15 @@ const tick = (ns) =>
   span(ns)
     .replace(/\.0+ /, ' ')
     .replace(/(\.\d*?)0+ /, '$1 ');
+/** Shares on an axis up to `most`, with as many digits as tell its ticks apart. */
+const shareTick = (most) => {
+  const step = most > 0 ? Math.log10((100 * most) / 5) : 0;
+  const places = Math.min(12, Math.max(0, 1 - Math.floor(step)));
+  return (value) => {
+    const text = (value * 100).toFixed(places);
+    return `${text.includes('.') ? text.replace(/\.?0+$/, '') : text} %`;
+  };
+};
 const rate = (value) => (value >= 1000 ? count(value) : fixed(value));
 const figure = (name, value) => {
   if (value === null || value === undefined) return '-';

@@ -49,6 +49,11 @@ const timerExits = (timers) =>
 const timerDelays = (title, note, all) => {
   const starts = [...new Map(all.flatMap(([, buckets]) => buckets.map((one) => [one.from_ns, one.to_ns]))).entries()];
   starts.sort(([one], [other]) => one - other);
+  // Lengths that no timer had are on the axis too: each bucket is twice as long as the one before.
+  for (let at = 1; at < starts.length; at += 1) {
+    const from = starts[at - 1][1];
+    if (from < starts[at][0]) starts.splice(at, 0, [from, 2 * from]);
+  }
   const many = all.length > 1;
   const values = all.map(([, buckets]) => {
     const sum = many ? buckets.reduce((so_far, bucket) => so_far + bucket.count, 0) : 1;
@@ -66,6 +71,7 @@ const timerDelays = (title, note, all) => {
           tick: many ? percent : count,
           words: shown,
           categories: starts.map(([from]) => span(from)),
+          across: 'time, from',
           head: (name) => `from ${name}`,
           series: () => all.map(([name, , ink], at) => ({ name, color: colour(ink), data: values[at] })),
           columns: [['from', false], ['to', false], ...all.map(([name]) => [name, false])],

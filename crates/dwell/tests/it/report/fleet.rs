@@ -41,6 +41,14 @@ fn a_fleet_is_drawn_and_its_worst_vms_are_named() {
         for words in words {
             assert!(text.contains(words), "{words}: {text}");
         }
+        // Ticks of ratios are told apart.
+        let ticks = tab.value("[...document.querySelectorAll('.chart')].map((box) => [...box.querySelectorAll('svg text')].map((one) => one.textContent).filter((text) => /^[0-9.,]+$/.test(text)))");
+        for ticks in ticks.as_array().unwrap() {
+            let ticks: Vec<&str> =
+                ticks.as_array().unwrap().iter().map(|tick| tick.as_str().unwrap()).collect();
+            let beside = ticks.windows(2).filter(|pair| pair[0] == pair[1]).count();
+            assert_eq!(beside, 0, "{ticks:?}");
+        }
         // Names of classes stay text.
         assert!(text.contains("<b>other</b>"), "{text}");
         assert_eq!(tab.value("document.querySelectorAll('main td b').length"), 0);

@@ -531,3 +531,22 @@ fn the_page_of_a_long_recording_is_small_and_opens_at_once() {
     assert!(bytes - library < 5_000_000);
     assert!(least < Duration::from_secs(2));
 }
+
+#[test]
+fn shares_of_a_quiet_machine_are_told_apart_on_the_axis() {
+    let Some((_alone, mut browser)) = browser("the axis of a quiet machine") else { return };
+    let inputs = Inputs::new();
+    let mut csv = "start_ns,idle_ns\n".to_owned();
+    (0..400u64).for_each(|at| csv += &format!("{},{}\n", at * 5_000_000_000, 4_999_000_000u64));
+    let (table, recording) = (inputs.write("quiet.csv", &csv), inputs.text("quiet.parquet"));
+    done(&["import", "--as", "csv", &table, "--layer", "guest", "-o", &recording]);
+    let page = make(&inputs, &["report", &recording, "--halt-cost", "20us"].map(str::to_owned));
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    let ticks = tab.value(
+        "[...[...document.querySelectorAll('.chart')].find((box) => /Cost of every policy/.test(box.getAttribute('aria-label'))).querySelectorAll('svg text')].map((one) => one.textContent).filter((text) => /^[0-9.]+ %$/.test(text))",
+    );
+    let ticks: BTreeSet<String> =
+        ticks.as_array().unwrap().iter().map(|tick| tick.as_str().unwrap().to_owned()).collect();
+    assert!(ticks.len() >= 3, "{ticks:?}");
+}

@@ -152,3 +152,27 @@ fn facts_are_those_that_the_prediction_uses() {
     assert_eq!((&apicv["value"], &apicv["origin"]), (&"on".into(), &"recording".into()), "{found}");
     assert!(found["notes"].to_string().contains("off was given, but the recording shows on"), "{found}");
 }
+
+#[test]
+fn lengths_of_time_without_timers_are_on_the_axis() {
+    let Some((_alone, mut browser)) = browser("the axis of delays") else { return };
+    let inputs = Inputs::new();
+    let mut timers = exits_by_interrupts(200, 40);
+    timers.metadata.clock = dwell_recording::Clock::Monotonic;
+    for (number, timer) in timers.timers.iter_mut().enumerate() {
+        let late = if number % 2 == 0 { 1_500 } else { 20_000 };
+        timer.expires_ns = timer.fired_ns.map(|fired| fired - late);
+    }
+    let (file, page) = (inputs.path("timers.parquet"), inputs.path("timers.html"));
+    timers.write(&file).unwrap();
+    let tune = ["timer", "tune", file.to_str().unwrap(), "--page", page.to_str().unwrap()];
+    done(&[tune.as_slice(), &VM].concat());
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open(&page);
+    let axis = tab.value(
+        "(() => { const box = [...document.querySelectorAll('.chart')].find((one) => /How late/.test(one.getAttribute('aria-label'))); \
+         return echarts.getInstanceByDom(box).getOption().xAxis[0]; })()",
+    );
+    assert_eq!(axis["data"], serde_json::json!(["1.02 us", "2.05 us", "4.10 us", "8.19 us", "16.4 us"]));
+    assert_eq!(axis["name"], "time, from");
+}
