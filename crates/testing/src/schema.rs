@@ -9,9 +9,22 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Objects whose names are data: parameters with their values.
-const MAPS: [&str; 8] =
-    ["setting", "originals", "from", "to", "present", "recommended", "values", "parameters"];
+/// Objects whose names are data: parameters with their values, figures of CPUs and of exits by their reason.
+const MAPS: [&str; 10] = [
+    "setting",
+    "originals",
+    "from",
+    "to",
+    "present",
+    "recommended",
+    "values",
+    "parameters",
+    "fired_per_s",
+    "reasons",
+];
+
+/// Commands that print something else with an option, after which the schema is named.
+const OF_OPTIONS: [&str; 4] = ["status", "sketch", "params", "timer-tune"];
 
 /// The schema of one output.
 pub fn schema(value: &Value) -> Value {
@@ -87,6 +100,9 @@ pub fn name(words: &[&str]) -> String {
     match words {
         ["status", others @ ..] if others.contains(&"--history") => "status-history".to_owned(),
         ["status", others @ ..] if others.contains(&"--control") => "status-control".to_owned(),
+        ["sketch", others @ ..] if others.contains(&"--check") => "sketch-check".to_owned(),
+        ["params", others @ ..] if others.contains(&"--policies") => "params-policies".to_owned(),
+        ["timer", "tune", others @ ..] if others.contains(&"--before") => "timer-tune-before".to_owned(),
         ["timer" | "iothread", action, ..] => format!("{}-{action}", words[0]),
         ["fleet", "merge", ..] => "fleet-merge".to_owned(),
         _ => words.first().copied().unwrap_or_default().to_owned(),
@@ -122,8 +138,9 @@ fn compare(name: &str, output: &Value, alike: impl Fn(&Value, &Value) -> bool) {
     let known: Value = serde_json::from_str(&text).unwrap_or_default();
     let new = schema(output);
     let both = if known.is_null() { new } else { merged(&known, &new) };
-    let command = match name.strip_prefix("status-") {
-        Some(option) => format!("status --{option}"),
+    let command = match OF_OPTIONS.iter().find_map(|of| Some((of, name.strip_prefix(of)?.strip_prefix('-')?)))
+    {
+        Some((command, option)) => format!("{} --{option}", command.replace('-', " ")),
         None => name.replace('-', " "),
     };
     let mut page = json!({
@@ -172,5 +189,8 @@ mod tests {
         assert_eq!(name(&["status", "--sysroot", "x", "--history"]), "status-history");
         assert_eq!(name(&["iothread", "set", "--qmp", "x"]), "iothread-set");
         assert_eq!(name(&["apply", "PLAN"]), "apply");
+        assert_eq!(name(&["sketch", "x"]), "sketch");
+        assert_eq!(name(&["sketch", "--check", "x"]), "sketch-check");
+        assert_eq!(name(&["timer", "tune", "x", "--before", "y"]), "timer-tune-before");
     }
 }

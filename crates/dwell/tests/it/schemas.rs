@@ -1,6 +1,7 @@
 //! The JSON of commands that need nothing but files has the form that the book says; `tests/change` and `tests/qemu` look at
 //! those of others. `DWELL_UPDATE_DOCS=1 cargo test -p dwell` adds what is new.
 
+use crate::report::inputs::Inputs;
 use dwell_testing::schema;
 use serde_json::Value;
 use std::fs;
@@ -27,7 +28,10 @@ fn the_json_of_commands_is_of_their_schemas() {
     let (recording, plan, root) = (recording.as_str(), plan.as_str(), root.as_str());
     let trace = name(&tests.join("timers/guest-6.12.perf.txt.gz"));
     let (timers, again, csv) = (here("timers.parquet"), here("again.parquet"), here("idle.csv"));
-    dwell(&["timer", "import", &trace, "-o", &timers]);
+    let before = here("before.parquet");
+    for to in [&timers, &before] {
+        dwell(&["timer", "import", &trace, "-o", to]);
+    }
     fs::write(&csv, "idler,start_ns,idle_ns\nvcpu0,0,1000\nvcpu0,5000,70000\n").unwrap();
     fs::create_dir(here("sketches")).unwrap();
     fs::copy(kept.join("sketch.parquet"), here("sketches/one.parquet")).unwrap();
@@ -40,17 +44,48 @@ fn the_json_of_commands_is_of_their_schemas() {
     let domstats =
         |at: &str| name(&tests.join(format!("../../trace/tests/it/import/field/11-domstats-{at}.txt")));
     let (first, second) = (domstats("t0"), domstats("t60"));
-    let commands: [&[&str]; 24] = [
+    let inputs = Inputs::new();
+    // Two with decisions and without a kernel.
+    let (decided, other) = (inputs.host("decided", &["vcpu0"], 1), inputs.host("other", &["vcpu0"], 2));
+    let all = name(&tests.join("../../../recordings"));
+    let iothread = here("iothread.parquet");
+    let waits: String =
+        (0..600).map(|at| format!("io0,{},{}\n", at * 100_000, 5_000 + at % 7 * 9_000)).collect();
+    fs::write(here("waits.csv"), format!("idler,start_ns,idle_ns\n{waits}")).unwrap();
+    dwell(&["import", "--as", "csv", &here("waits.csv"), "--layer", "iothread", "-o", &iothread]);
+    let sketch = here("sketch.parquet");
+    let commands: [&[&str]; 40] = [
         &["info", recording],
         &["info", &bundled],
+        &["info", &decided],
         &["tune", recording, "--halt-cost", "20us"],
         &["tune", &bundled, "--layer", "guest", "--halt-cost", "20us"],
+        &["tune", &bundled, "--layer", "guest", "--halt-cost", "20us", "--max-cpu", "2%"],
+        &["tune", &bundled, "--layer", "guest", "--halt-cost", "20us", "--min-gain", "100%"],
+        &["tune", &iothread, "--halt-cost", "20us"],
+        &["tune", &decided, "--halt-cost", "20us"],
         &["replay", recording, "--halt-cost", "20us"],
+        &["replay", recording, "--halt-cost", "0"],
+        &["replay", &decided, "--halt-cost", "20us"],
+        &["study", &all, "--halt-cost", "20us"],
         &["study", &recordings, "--halt-cost", "20us"],
         &["fleet", &sketches, "--halt-cost", "20us", "--kernel", "6.8.12"],
+        &["fleet", &sketches, "--halt-cost", "0", "--kernel", "6.8.12"],
         &["sketch", "--check", recording],
+        &["sketch", recording, "-o", &sketch],
         &["params"],
+        &["params", "--policies"],
         &["explain", "halt_poll_ns=0", "--kernel", "6.8", "--sysroot", root],
+        &["explain", "halt_poll_ns=200us", "--kernel", "6.8"],
+        &[
+            "explain",
+            "halt_poll_ns=0",
+            "halt_poll_ns_grow=2",
+            "halt_poll_ns=0",
+            "halt_poll_ns_grow=4",
+            "--kernel",
+            "6.8",
+        ],
         &["doctor", "--sysroot", root],
         &["status", "--sysroot", root],
         &["status", "--history", "--sysroot", root],
@@ -60,12 +95,16 @@ fn the_json_of_commands_is_of_their_schemas() {
         &["import", "--as", "csv", &csv, "--layer", "host", "-o", &imported],
         &["timer", "import", &trace, "-o", &again],
         &["timer", "tune", &timers],
+        &["timer", "tune", &timers, "--before", &before],
         &["timer", "explain", "--kernel", "6.8", "--sysroot", root],
         &["timer", "exits", &trace],
         &["bound", &first, &second, "--between", "60s"],
         &["control", "--replay", recording, "--halt-cost", "20us"],
         &["report", recording, "--halt-cost", "20us"],
+        &["report", &decided, "--halt-cost", "20us"],
+        &["report", "--before", &decided, "--after", &other, "--halt-cost", "20us"],
     ];
+    schema::check("info-timer", &dwell(&["info", &timers, "--format", "json"]));
     for command in commands {
         schema::check(&schema::name(command), &dwell(&[command, &["--format", "json"]].concat()));
     }

@@ -3,7 +3,7 @@
 mod browser;
 mod fleet;
 mod forms;
-mod inputs;
+pub(crate) mod inputs;
 mod page;
 mod timeline;
 mod timer;
