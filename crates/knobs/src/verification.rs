@@ -301,7 +301,10 @@ impl Evidence<'_> {
         }
         let rose = all(Work::rose);
         if !rose && !judged.iter().all(|[_, high]| *high < 0.0) {
-            return (Verdict::NoDifference, vec![format!("{} for each {unit} decides", self.promised.words())]);
+            return (
+                Verdict::NoDifference,
+                vec![format!("{} for each {unit} decides", self.promised.words())],
+            );
         }
         if !predicted {
             return (Verdict::Gain, vec![]);

@@ -119,9 +119,8 @@ pub(super) fn both<A: Send, B: Send>(
     let fails = |_: &LabError| failed.store(true, Ordering::Relaxed);
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
     thread::scope(|scope| {
-        let other = named(other_name)
-            .spawn_scoped(scope, || other().inspect_err(fails))
-            .map_err(LabError::Thread)?;
+        let other =
+            named(other_name).spawn_scoped(scope, || other().inspect_err(fails)).map_err(LabError::Thread)?;
         let side = named(name)
             .spawn_scoped(scope, || side().inspect_err(fails))
             .map_err(LabError::Thread)

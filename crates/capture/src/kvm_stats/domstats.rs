@@ -26,7 +26,9 @@ pub enum DomstatsError {
     )]
     NoCounters,
     /// Counters of each domain decrease from one text to the other.
-    #[error("the counters of {domain} decrease: are the files in this order, or was it started anew in between?")]
+    #[error(
+        "the counters of {domain} decrease: are the files in this order, or was it started anew in between?"
+    )]
     Decrease {
         /// One of them.
         domain: String,

@@ -126,7 +126,9 @@ impl Counters {
     pub(crate) fn is_less_than(&self, before: &Counters) -> bool {
         let (mut now, mut before) = (self.clone(), before.clone());
         let numbers = now.numbers_mut().into_iter().zip(before.numbers_mut());
-        numbers.into_iter().any(|((_, now), (_, before))| matches!((now, before), (Some(now), Some(before)) if *now < *before))
+        numbers.into_iter().any(
+            |((_, now), (_, before))| matches!((now, before), (Some(now), Some(before)) if *now < *before),
+        )
     }
 
     /// The counters of all together; `None` without any.

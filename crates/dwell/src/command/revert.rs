@@ -147,7 +147,11 @@ fn report(args: &Args, done: &[Reverted]) -> anyhow::Result<()> {
                 let state = match (reverted.complete, reverted.places.is_empty()) {
                     (true, true) => "was reverted before",
                     (true, false) => "is reverted",
-                    _ if reverted.places.iter().any(|(_, _, of)| matches!(of, Of::Restored | Of::Overwritten { .. })) => {
+                    _ if reverted
+                        .places
+                        .iter()
+                        .any(|(_, _, of)| matches!(of, Of::Restored | Of::Overwritten { .. })) =>
+                    {
                         "is reverted in part"
                     }
                     _ => "is not reverted",

@@ -240,7 +240,9 @@ impl Row<'_> {
             Seen::Known(Standing::Gone) => "gone".to_owned(),
             Seen::Known(Standing::OnTheWay { found }) => format!("{}, on the way", shown(found.as_deref())),
             Seen::Known(Standing::Foreign { found }) => {
-                let by = self.set_by.map_or("changed outside dwell".to_owned(), |by| format!("set by change {by}"));
+                let by = self
+                    .set_by
+                    .map_or("changed outside dwell".to_owned(), |by| format!("set by change {by}"));
                 format!("{}, {by}", shown(found.as_deref()))
             }
             Seen::Unreadable { why, .. } => format!("unreadable: {why}"),

@@ -212,7 +212,10 @@ fn a_later_change_is_named_and_the_way_back_has_the_journal() {
     let state = ["--state-dir", "/elsewhere"];
     let applied = scene.stdout(&[&["apply", "PLAN"][..], &state].concat());
     let root = scene.root.as_str();
-    assert!(applied.contains(&format!("dwell revert 1 --sysroot {root} --state-dir /elsewhere\n")), "{applied}");
+    assert!(
+        applied.contains(&format!("dwell revert 1 --sysroot {root} --state-dir /elsewhere\n")),
+        "{applied}"
+    );
     let there = "guest_halt_poll_ns";
     let (later, second) =
         (plan_from(&guest_plan(), &[(there, 60_000)]), scene.plan.with_file_name("second.toml"));

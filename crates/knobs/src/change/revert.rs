@@ -130,8 +130,8 @@ pub(crate) fn put_all_back(
 /// Which open change after `id` has set the value that is found at a place.
 pub fn set_by(changes: &[Change], id: Id, place: &Place, found: Option<&str>) -> Option<Id> {
     let later = changes.iter().filter(|other| other.id > id && other.state.is_open());
-    let mut setting =
-        later.filter(|other| other.entries.iter().any(|entry| entry.place == *place && is_ours(entry, found)));
+    let mut setting = later
+        .filter(|other| other.entries.iter().any(|entry| entry.place == *place && is_ours(entry, found)));
     setting.next_back().map(|other| other.id)
 }
 

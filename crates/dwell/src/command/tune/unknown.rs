@@ -32,8 +32,7 @@ pub(super) fn other_end(
     if let ([a, b, ..], [late_a, late_b, ..]) = (&without[..], &with[..])
         && (a < b) != (late_a < late_b)
     {
-        words +=
-            ". THE ADVICE DEPENDS ON IT: at that latency the recommended setting costs more than the present one";
+        words += ". THE ADVICE DEPENDS ON IT: at that latency the recommended setting costs more than the present one";
     }
     Ok(words)
 }

@@ -101,7 +101,9 @@ impl Reading {
 impl Own {
     fn read(&self) -> anyhow::Result<f64> {
         match self {
-            Own::Command(command) => printed(command, PATIENCE).with_context(|| format!("--work `{command}`")),
+            Own::Command(command) => {
+                printed(command, PATIENCE).with_context(|| format!("--work `{command}`"))
+            }
             Own::Metric { url, name } => {
                 let counted = || anyhow::Ok(name.sum(&url.get()?)?);
                 counted().with_context(|| format!("--work-metric http://{}{}", url.host, url.path))

@@ -90,7 +90,10 @@ fn says_where_and_what_is_wrong() {
         (&format!("{head}3,4,5\n"), "t: line 3 has 3 fields, the first has 2: `3,4,5`"),
         (&format!("{head}\n\"3,4\n"), "t: line 4: a quoted field does not end"),
         ("start_ns,idle_ns,halted\n1,2,maybe", "column `halted`: `maybe` is neither `true` nor `false`"),
-        ("start_ns,idle_ns,wake\n1,2,mouse", "column `wake`: `mouse` is no kind of wakeup event; known: irq,"),
+        (
+            "start_ns,idle_ns,wake\n1,2,mouse",
+            "column `wake`: `mouse` is no kind of wakeup event; known: irq,",
+        ),
         ("start_ns,idle_ns,ready\n1,2,\"a,,b\"", "column `ready`: `` is no name of a handler"),
     ] {
         let found = error(text);
