@@ -49,19 +49,38 @@ pub fn skipped(need: &str, test: &str, cause: Arguments<'_>) {
     let _ = file.map(|mut file| file.write_all(format!("{need} ({how})\n").as_bytes()));
 }
 
+/// What the program reports where this machine cannot be recorded, or had nothing to record, and the need.
+const UNRECORDED: [(&str, &str); 7] = [
+    ("every CPU was busy", "idle"),
+    ("nothing idled", "idle"),
+    ("no permission to ", "tracing"),
+    ("has no tracepoint", "tracing"),
+    ("this kernel has no tracefs", "tracing"),
+    ("perf_event_open is not available", "tracing"),
+    ("cannot map a ring buffer", "tracing"),
+];
+
 /// Whether the program recorded something. Otherwise the test, or a part of it, is skipped: for want of an idle CPU
-/// where all of them were busy, which is what a shared machine may be at any time, else for want of tracing.
+/// where all of them were busy, which is what a shared machine may be at any time, or for want of tracing.
 ///
 /// # Panics
-/// As [`skip!`](crate::skip!).
+/// As [`skip!`](crate::skip!); if the program failed for any other reason.
 #[must_use]
 pub fn recorded(output: &Output, test: &str) -> bool {
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        let need = if why.contains("every CPU was busy") { "idle" } else { "tracing" };
-        skipped(need, test, format_args!("{}", why.trim()));
+    if output.status.success() {
+        return true;
     }
-    output.status.success()
+    let why = String::from_utf8_lossy(&output.stderr);
+    let need = unrecorded(output.status.code(), &why);
+    let need = need.unwrap_or_else(|| panic!("{test}: {}: {why}", output.status));
+    skipped(need, test, format_args!("{}", why.trim()));
+    false
+}
+
+/// What the machine lacks where the program ended with this exit code and these errors; `None` if it failed otherwise.
+fn unrecorded(code: Option<i32>, why: &str) -> Option<&'static str> {
+    let named = UNRECORDED.iter().find(|(text, _)| why.contains(text)).map(|(_, need)| *need);
+    named.filter(|_| code == Some(2))
 }
 
 fn is_in(need: &str, list: &str) -> bool {
@@ -86,6 +105,18 @@ mod tests {
     fn a_need_is_a_whole_word_of_the_list() {
         assert!(is_in("kvm", "root, kvm") && is_in("kvm", "kvm"));
         assert!(!is_in("kvm", "") && !is_in("box", "boxes,xbox"));
+    }
+
+    #[test]
+    fn only_a_refusal_to_record_is_a_reason_to_skip() {
+        let busy = "dwell: nothing was recorded: every CPU was busy; record for longer";
+        assert_eq!(unrecorded(Some(2), busy), Some("idle"));
+        let refused = "dwell: no permission to sample tracepoints of all processes: run as root";
+        assert_eq!(unrecorded(Some(2), refused), Some("tracing"));
+        // A panic, a signal, another error.
+        assert_eq!(unrecorded(Some(101), busy), None);
+        assert_eq!(unrecorded(None, refused), None);
+        assert_eq!(unrecorded(Some(2), "dwell: cannot write out.parquet: no space left on device"), None);
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn from_the_first_decision(last: usize, calls: Calls, changed: &AtomicUsize) -> 
     let before = values(&scene);
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
     command.args(control(&scene, &["--duration", "3s"])).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut child = Process(start(&mut command));
+    let mut child = start(&mut command);
     let begun = Instant::now();
     while decisions(&scene).is_none_or(|made| made == 0) {
         assert!(begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none());
@@ -274,7 +274,7 @@ pub(crate) fn running(scene: &Scene, words: &[String], prepare: impl FnOnce(&mut
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
     command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
     prepare(&mut command);
-    let mut child = Process(start(&mut command));
+    let mut child = start(&mut command);
     let begun = Instant::now();
     while decisions(scene).is_none() {
         assert!(begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none());

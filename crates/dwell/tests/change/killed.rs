@@ -16,6 +16,7 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use std::mem::ManuallyDrop;
 use std::process::{Child, Command, Stdio};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,13 +75,14 @@ impl Calls {
 }
 
 /// Runs the program and kills it at its `last` stop, counted from 1.
-#[allow(clippy::zombie_processes)] // It is waited for by its number, until it ends.
 pub(crate) fn run(words: &[String], last: usize, calls: Calls) -> Result<End, Errno> {
     // A program that waits to be traced needs no code of its own between fork and exec.
     let wait = "kill -STOP $$; exec \"$0\" \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", wait, env!("CARGO_BIN_EXE_dwell")]).args(words);
-    let child = start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+    // It is waited for by its number, until it ends; afterwards another process may have that.
+    let child =
+        ManuallyDrop::new(start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
     if let Err(refused) = ptrace::seize(pid, options() | Options::PTRACE_O_TRACEEXEC) {

@@ -5,7 +5,9 @@ use crate::controlled::{running, signal, status, values};
 use crate::{Scene, locked_by_another, start, stderr};
 use dwell_knobs::journal::{self, STATE_DIRECTORY, State};
 use nix::sys::signal::Signal;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// A guest, and the words that control it.
 fn scene() -> (Scene, Vec<String>) {
@@ -56,12 +58,21 @@ fn no_other_command_ends_the_lease_of_a_running_controller() {
 fn control_stop_waits_for_the_journal_and_for_the_end() {
     let (scene, words) = scene();
     let before = values(&scene);
-    let mut child = running(&scene, &words, |_| ());
-    let mut other = locked_by_another(&scene);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut child = running(&scene, &words, |command| {
+        command.env("NOTIFY_SOCKET", &socket);
+    });
+    let mut other = locked_by_another(&scene, "lock");
     let mut stop = Command::new(env!("CARGO_BIN_EXE_dwell"));
     stop.args(scene.words(&["control", "stop"])).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut stop = start(stop.stderr(Stdio::piped()));
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // It has been asked to end, and waits for the journal for at most 5 s.
+    let mut told = [0; 512];
+    while manager.recv(&mut told).is_ok_and(|length| told[..length] != *b"STOPPING=1") {}
+    std::thread::sleep(Duration::from_millis(200));
     assert!(stop.try_wait().unwrap().is_none(), "it does not report what has not happened");
     drop(other.stdin.take());
     other.wait().unwrap();

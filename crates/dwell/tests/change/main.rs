@@ -16,13 +16,15 @@ mod real;
 mod soaked;
 mod verified;
 
+use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_knobs::plan::{FORMAT, Plan};
 use dwell_testing::fixture::{Fixture, HALTPOLL, guest_plan, plan_from};
+use dwell_testing::process::Process;
 use dwell_testing::schema;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock};
 
 /// A machine, a plan for it, and the program.
@@ -87,9 +89,9 @@ impl Scene {
 /// whoever starts a program reads it.
 pub(crate) static FORKS: RwLock<()> = RwLock::new(());
 
-pub(crate) fn start(command: &mut Command) -> Child {
+pub(crate) fn start(command: &mut Command) -> Process {
     let _no_lock = FORKS.read().unwrap_or_else(PoisonError::into_inner);
-    command.spawn().expect("the program can be started")
+    Process(command.spawn().expect("the program can be started"))
 }
 
 pub(crate) fn output(command: &mut Command) -> Output {
@@ -246,10 +248,14 @@ fn a_reboot_that_has_undone_a_change_is_told() {
     assert_eq!(scene.machine.snapshot(), before);
 }
 
-/// Another process that holds the lock until its input ends.
-pub(crate) fn locked_by_another(scene: &Scene) -> Child {
+/// Another process that holds a lock of the state directory until its input ends.
+pub(crate) fn locked_by_another(scene: &Scene, lock: &str) -> Process {
     let mut command = Command::new("flock");
-    command.arg(scene.machine.path("/var/lib/dwell/lock")).args(["sh", "-c", "echo locked; cat"]);
+    command.arg(scene.machine.path(&format!("{STATE_DIRECTORY}/{lock}"))).args([
+        "sh",
+        "-c",
+        "echo locked; cat",
+    ]);
     let mut other = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     other.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     other
@@ -261,7 +267,7 @@ fn two_at_once_and_a_damaged_journal_are_told() {
     let before = scene.machine.snapshot();
     scene.stdout(&["apply", "PLAN"]);
     let applied = scene.machine.snapshot();
-    let mut other = locked_by_another(&scene);
+    let mut other = locked_by_another(&scene, "lock");
     assert!(scene.refused(&["apply", "PLAN"]).contains("another dwell is changing this machine"));
     assert!(scene.refused(&["revert"]).contains("another dwell is changing this machine"));
     assert_eq!(scene.machine.snapshot(), applied);

@@ -72,7 +72,7 @@ impl Machine {
         let words: Vec<&str> = words.iter().map(|word| if *word == "KEEP" { &*keep } else { word }).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         command.args(self.scene.words(&words));
-        Process(start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())))
+        start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
     /// Panics where a value is neither the original nor one of an open change, or the journal cannot be read.

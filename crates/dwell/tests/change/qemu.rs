@@ -42,8 +42,8 @@ impl Qemu {
             "-qmp",
         ]);
         command.arg(format!("unix:{},server=on,wait=off", socket.display()));
-        let child = start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
-        let qemu = Qemu { _process: Process(child), socket };
+        let process = start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+        let qemu = Qemu { _process: process, socket };
         let begun = Instant::now();
         while qemu.connect().is_none() {
             assert!(begun.elapsed() < Duration::from_secs(30), "QEMU does not serve its monitor");

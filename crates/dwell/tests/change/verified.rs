@@ -1,14 +1,16 @@
 //! `dwell verify`, interrupted, and without the counter that it is given.
 
-use crate::{Scene, start, stderr};
-use std::process::{Command, Stdio};
+use crate::{Scene, locked_by_another, start, stderr};
+use dwell_testing::needs::recorded;
+use dwell_testing::process::Sleeper;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Starts `dwell verify` with these words and kills it when it has begun to switch; whether it was.
-fn killed(scene: &Scene, words: &[&str]) -> bool {
+/// Starts `dwell verify` with these words and kills it when it has begun to switch. What it printed, if it ended before.
+fn killed(scene: &Scene, words: &[&str]) -> Option<Output> {
     let words = [&["verify", "--turn", "20ms", "--settle", "1ms"], words].concat();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
-    let mut child = start(command.args(scene.words(&words)).stdout(Stdio::null()).stderr(Stdio::null()));
+    let mut child = start(command.args(scene.words(&words)).stdout(Stdio::null()).stderr(Stdio::piped()));
     let begun = || {
         let journal = scene.machine.text("/var/lib/dwell/changes/000001.journal");
         journal.is_some_and(|journal| journal.contains("\"verifying\": true"))
@@ -23,26 +25,24 @@ fn killed(scene: &Scene, words: &[&str]) -> bool {
         std::thread::sleep(Duration::from_millis(150));
         child.kill().unwrap();
     }
-    child.wait().unwrap();
-    !ended
-}
-
-fn skip(test: &str) {
-    dwell_testing::skip!("tracing", test, "this machine cannot be recorded");
+    let output = child.wait_with_output().unwrap();
+    ended.then_some(output)
 }
 
 /// Verifying switches back and forth. Killed in between, whatever is there is taken back: an applied change, and a
 /// setting that was in force for the measurement only.
 #[test]
 fn a_verification_that_was_interrupted_is_told_and_taken_back() {
+    const NAME: &str = "a_verification_that_was_interrupted_is_told_and_taken_back";
     for set in [&[][..], &["--set", "guest_halt_poll_ns=0,guest_halt_poll_grow=4"]] {
         let scene = Scene::guest();
         let before = scene.machine.snapshot();
         if set.is_empty() {
             scene.stdout(&["apply", "PLAN"]);
         }
-        if !killed(&scene, set) {
-            return skip("a_verification_that_was_interrupted_is_told_and_taken_back");
+        if let Some(output) = killed(&scene, set) {
+            assert!(!recorded(&output, NAME), "it ended before it was killed");
+            return;
         }
         assert!(scene.stdout(&["status"]).contains("a `dwell verify` of it was interrupted"));
         scene.stdout(&["revert"]);
@@ -60,17 +60,12 @@ fn a_setting_is_measured_and_recorded_and_is_gone_afterwards() {
     let names = files.each_ref().map(|file| file.to_str().unwrap());
     let words = ["verify", "--set", "guest_halt_poll_ns=0", "--budget", "4s", "--turn", "20ms"];
     let words = [&words[..], &["--record", names[0], names[1]]].concat();
+    let _idles = Sleeper::start();
     let output = scene.run(&words);
-    let told = stderr(&output);
-    if told.contains("nothing was changed: ") {
-        return skip("a_setting_is_measured_and_recorded_and_is_gone_afterwards");
-    }
-    if told.contains("nothing idled") {
+    if !recorded(&output, "a_setting_is_measured_and_recorded_and_is_gone_afterwards") {
         assert_eq!(scene.machine.snapshot(), before);
-        dwell_testing::skip!("idle", "a_setting_is_measured_and_recorded_and_is_gone_afterwards", "{told}");
         return;
     }
-    assert!(output.status.success(), "{told}");
     let shown = String::from_utf8(output.stdout).unwrap();
     for part in ["guest_halt_poll_ns=0", "context switches/s", "the values from before are in force again"] {
         assert!(shown.contains(part), "{shown}");
@@ -86,6 +81,28 @@ fn a_setting_is_measured_and_recorded_and_is_gone_afterwards() {
     // What is there is not replaced.
     assert!(scene.refused(&words).contains("a.parquet: the file exists; --force replaces it"));
     assert_eq!(scene.machine.snapshot(), before);
+}
+
+/// Another process has the lock of a verification.
+#[test]
+fn of_two_verifications_at_once_the_second_is_refused_and_no_change_is_begun() {
+    let scene = Scene::guest();
+    scene.stdout(&["apply", "PLAN"]);
+    let (applied, journal) = (scene.machine.snapshot(), "/var/lib/dwell/changes/000001.journal");
+    let recorded = scene.machine.text(journal);
+    let mut other = locked_by_another(&scene, "verify.lock");
+    for words in
+        [&["verify"][..], &["verify", "1", "--revert-if-worse"], &["verify", "--set", "guest_halt_poll_ns=0"]]
+    {
+        let told = scene.refused(words);
+        assert!(told.contains("a `dwell verify` runs"), "{words:?}: {told}");
+        assert_eq!(
+            (scene.machine.snapshot(), scene.machine.text(journal)),
+            (applied.clone(), recorded.clone())
+        );
+    }
+    drop(other.stdin.take());
+    other.wait().unwrap();
 }
 
 #[test]
@@ -126,14 +143,13 @@ fn a_counter_that_cannot_be_read_is_told_before_a_value_is_switched() {
         ),
         (&["--work-metric", "https://localhost/metrics", "served_total"], "write http://HOST:PORT/PATH"),
     ] {
-        let told = scene.refused(&[&["verify"], counter].concat());
-        let cannot_record = ["cannot record", "no permission"]
-            .iter()
-            .any(|why| told.contains(&format!("no value was switched: {why}")));
-        if cannot_record {
-            return skip("a_counter_that_cannot_be_read_is_told_before_a_value_is_switched");
+        let output = scene.run(&[&["verify"], counter].concat());
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        if !told.contains(why) {
+            assert!(!recorded(&output, "a_counter_that_cannot_be_read_is_told_before_a_value_is_switched"));
+            return;
         }
-        assert!(told.contains(why), "{told}");
         assert_eq!(scene.machine.snapshot(), applied);
     }
 }

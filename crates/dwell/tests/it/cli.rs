@@ -1,5 +1,6 @@
 //! The program as a user meets it: results, and what it says when something is wrong.
 
+use dwell_testing::process::Sleeper;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -311,6 +312,7 @@ fn import_prints_csv_with_as_many_fields_in_every_line_and_json() {
 fn record_prints_csv_that_is_read_back() {
     let folder = Folder::new();
     let to = folder.text("a, \"b\".parquet");
+    let _idles = Sleeper::start();
     let output = dwell(&["record", "guest", "--duration", "300ms", "-o", &to, "--format", "csv"]);
     if !dwell_testing::needs::recorded(&output, "record_prints_csv_that_is_read_back") {
         return;

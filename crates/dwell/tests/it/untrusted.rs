@@ -2,6 +2,7 @@
 //! terminal that steers it.
 
 use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
+use dwell_testing::process::{Process, Sleeper};
 use dwell_testing::schema;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -225,13 +226,11 @@ fn a_recorder_gives_up_what_it_no_longer_needs() {
     let out = dir.path().join("out.parquet");
     let record = ["record", "guest", "--duration", "3s", "-o", out.to_str().unwrap()];
     let top = ["top", "guest", "--once", "--interval", "3s", "--format", "json"];
+    let _idles = Sleeper::start();
     for words in [&record[..], &top] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = Process(command.spawn().unwrap());
         let mut least = u64::MAX;
         while child.try_wait().unwrap().is_none() {
             // While a process starts it has none.

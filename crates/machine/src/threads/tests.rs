@@ -1,4 +1,5 @@
 use super::*;
+use dwell_testing::process::Process;
 use proptest::prelude::*;
 use std::hint::black_box;
 use std::sync::mpsc;
@@ -58,7 +59,8 @@ fn each_sleep_is_a_voluntary_switch() {
 /// Another process's clock is read by another way; a child that has used some CPU shows both.
 #[test]
 fn cpu_time_of_a_child_is_known_as_a_process_and_as_a_thread() {
-    let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let mut spins = std::process::Command::new("sh");
+    let mut child = Process(spins.args(["-c", "while :; do :; done"]).spawn().unwrap());
     let begin = Instant::now();
     let enough = |time: io::Result<Nanos>| time.unwrap().get() > 20_000_000;
     while !(enough(process_cpu_time(child.id())) && enough(Thread::of(child.id(), child.id()).cpu_time())) {
