@@ -321,6 +321,24 @@ fn a_lease_whose_end_cannot_be_recorded_is_restored_all_the_same() {
     assert!(end_left_open(&fixture).is_none());
 }
 
+/// While a change is verified, the values from before are in force now and then.
+#[test]
+fn nothing_is_taken_or_adopted_while_a_change_is_verified() {
+    let fixture = Fixture::guest();
+    let setting = with(20_000, 1);
+    left(&fixture, setting);
+    let (before, recorded) = (fixture.snapshot(), fixture.text("/var/lib/dwell/changes/000001.journal"));
+    let verified = journal::lock_for_verifying(&fixture.machine, STATE).unwrap();
+    let is_refusal = |error: LeaseError| matches!(error, LeaseError::Journal(JournalError::Verified { .. }));
+    assert!(is_refusal(take(&fixture).unwrap_err()));
+    let Err(AdoptError::Unfit(error)) = adopt(&fixture, setting, &settings()) else { panic!("adopted") };
+    assert!(is_refusal(error));
+    assert_eq!(fixture.snapshot(), before);
+    assert_eq!(fixture.text("/var/lib/dwell/changes/000001.journal"), recorded);
+    drop(verified);
+    adopt(&fixture, setting, &settings()).unwrap();
+}
+
 #[test]
 fn a_lock_is_waited_for() {
     let fixture = Fixture::guest();

@@ -333,12 +333,18 @@ fn a_value_that_the_kernel_makes_another_of_is_an_error_and_nothing_stays_change
 }
 
 #[test]
-fn two_at_once_are_kept_apart() {
+fn no_plan_is_applied_and_no_other_change_verified_while_a_change_is_verified() {
     let fixture = Fixture::guest();
-    let _first = Journal::open(&fixture.machine, STATE).unwrap();
-    let second = Journal::open_within(&fixture.machine, STATE, Duration::ZERO);
-    assert!(matches!(second, Err(JournalError::Locked { .. })));
-    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+    let before = fixture.snapshot();
+    let verified = journal::lock_for_verifying(&fixture.machine, STATE).unwrap();
+    let refused = apply(&fixture.machine, &guest_plan(), true).unwrap_err();
+    assert!(matches!(refused, ApplyError::Journal(JournalError::Verified { .. })), "{refused}");
+    assert_eq!(fixture.snapshot(), before);
+    assert!(journal::read_all(&fixture.machine, STATE).unwrap().is_empty());
+    let second = journal::lock_for_verifying(&fixture.machine, STATE).map(drop);
+    assert!(matches!(second, Err(JournalError::Verified { .. })), "{second:?}");
+    drop(verified);
+    apply(&fixture.machine, &guest_plan(), true).unwrap();
 }
 
 #[test]
