@@ -474,6 +474,15 @@ mod tests {
             assert!(refused().contains("it belongs to another user"), "{}", refused());
             std::os::unix::fs::chown(&of_all, Some(0), None).unwrap();
         }
+        // Its group may write it where that is this user's.
+        fs::set_permissions(&of_all, fs::Permissions::from_mode(0o664)).unwrap();
+        Config::read(Some(&file), Options::default()).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&of_all, None, Some(65_534)).unwrap();
+            assert!(refused().contains("50.toml: it can be changed by other users"), "{}", refused());
+            std::os::unix::fs::chown(&of_all, None, Some(0)).unwrap();
+        }
+        fs::set_permissions(&of_all, fs::Permissions::from_mode(0o644)).unwrap();
         (100..400).for_each(|number| fs::write(drop_ins.join(format!("{number}.toml")), "").unwrap());
         assert!(refused().contains("more than 256"), "{}", refused());
     }

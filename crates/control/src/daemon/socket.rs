@@ -120,9 +120,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_is_answered() {
+    fn what_this_user_asks_is_answered() {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::bind(folder.path()).unwrap();
+        let mode = fs::metadata(folder.path().join(NAME)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
         let asked = std::thread::scope(|scope| {
             let client = scope.spawn(|| ask(folder.path(), Ask::Resume, LONG));
             let mut asked = None;

@@ -66,6 +66,8 @@ struct Simulated<'a> {
     answers: RefCell<Vec<Value>>,
     written: Cell<bool>,
     manager: RefCell<Vec<String>>,
+    /// When it was shown to be alive.
+    watched: RefCell<Vec<u64>>,
     cpu_time: Rc<Cell<Duration>>,
     load: Rc<Cell<Load>>,
     /// When monitors were asked; each is silent for 2 s.
@@ -113,6 +115,9 @@ impl World for Simulated<'_> {
     }
 
     fn tell(&self, text: &str) {
+        if text == "WATCHDOG=1" {
+            self.watched.borrow_mut().push(self.now_ns.get());
+        }
         self.manager.borrow_mut().push(text.to_owned());
     }
 
@@ -197,6 +202,7 @@ struct Ran {
     warnings: Vec<String>,
     answers: Vec<Value>,
     manager: Vec<String>,
+    watched: Vec<u64>,
     looks: Vec<u64>,
 }
 
@@ -234,6 +240,7 @@ fn run(
         answers: RefCell::default(),
         written: Cell::new(false),
         manager: RefCell::default(),
+        watched: RefCell::default(),
         cpu_time: Rc::default(),
         load: Rc::new(Cell::new(load)),
         looks: RefCell::default(),
@@ -259,6 +266,7 @@ fn run(
         warnings: warnings.take(),
         answers: world.answers.take(),
         manager: world.manager.take(),
+        watched: world.watched.take(),
         looks: world.looks.take(),
     }
 }
@@ -316,6 +324,38 @@ fn a_lease_is_held_while_control_goes_on_and_ended_with_it() {
         assert_eq!(ran.manager.last().unwrap(), "STOPPING=1");
         assert!(ran.manager.contains(&"STATUS=guest: controls".to_owned()), "{:?}", ran.manager);
     }
+}
+
+/// The service manager ends a controller that does not show for 20 s that it is alive.
+#[test]
+fn the_service_manager_is_told_every_second_and_before_a_monitor_is_asked() {
+    let fixture = Fixture::guest();
+    let script = vec![
+        (1.25, Event::Write("guest_halt_poll_ns", "77777\n")),
+        // Control of a layer begins anew as that of an I/O thread does, and may have to ask a monitor.
+        (2.125, Event::Ask(Ask::Resume)),
+    ];
+    let ran = of_quiet(&fixture, &configuration(Mode::Active), 30.0, script);
+    assert_eq!(ran.manager.first().unwrap(), "READY=1");
+    let watched = &ran.watched;
+    let gaps = watched.windows(2).map(|times| times[1] - times[0]).chain(watched.first().copied());
+    assert!(watched.len() >= 30 && gaps.max().unwrap() <= 1_000 * MILLISECOND_NS, "{watched:?}");
+    let number = |at_ms: u64| watched.iter().filter(|time| **time == at_ms * MILLISECOND_NS).count();
+    assert_eq!((number(1_250), number(2_125)), (1, 2), "{watched:?}");
+}
+
+/// The first layer is controlled when it is found that the second cannot be.
+#[test]
+fn where_one_layer_cannot_be_controlled_the_lease_of_another_is_ended() {
+    let fixture = Fixture::guest();
+    let before = fixture.snapshot();
+    let config = Config { layers: vec![Layer::Guest, Layer::Host], ..configuration(Mode::Active) };
+    let ran = of_quiet(&fixture, &config, 1.0, vec![]);
+    let error = format!("{:#}", ran.end.as_ref().unwrap_err());
+    assert!(error.contains("cannot be read"), "{error}");
+    assert!(ran.has("guest: controls; the originals are "), "{}", ran.text());
+    assert_eq!(ran.lines.last().unwrap(), "guest: the originals are in force again");
+    assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
 }
 
 #[test]

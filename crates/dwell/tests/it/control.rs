@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -120,13 +121,14 @@ struct Running {
 
 impl Running {
     fn start(args: &[&str]) -> Running {
-        let child = Command::new(env!("CARGO_BIN_EXE_dwell"))
-            .arg("control")
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program can be started");
-        let mut child = Process(child);
+        Running::with(args, |_| ())
+    }
+
+    fn with(args: &[&str], prepare: impl FnOnce(&mut Command)) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        command.arg("control").args(args).stdout(Stdio::piped());
+        prepare(&mut command);
+        let mut child = Process(command.spawn().expect("the program can be started"));
         let lines = BufReader::new(child.stdout.take().unwrap());
         Running { child, lines }
     }
@@ -404,17 +406,59 @@ fn figures_are_served_while_clients_misbehave_and_control_goes_on() {
 }
 
 #[test]
+fn the_service_manager_is_told_of_the_start_of_life_and_of_the_end() {
+    let (fixture, folder) = (Fixture::guest(), tempfile::tempdir().unwrap());
+    let socket = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let told = || {
+        let mut text = [0; 512];
+        let length = manager.recv(&mut text).expect("the controller tells something");
+        self::text(&text[..length])
+    };
+    let args = ["--mode", "active", "--sysroot", &below(&fixture)];
+    let running = Running::with(&args, |command| {
+        command.env("NOTIFY_SOCKET", &socket);
+    });
+    assert_eq!(told(), "READY=1");
+    let mut alive = 0;
+    while alive < 2 {
+        alive += usize::from(told() == "WATCHDOG=1");
+    }
+    running.signal("-TERM");
+    while told() != "STOPPING=1" {}
+    running.ended();
+}
+
+#[test]
+fn more_idlers_than_are_controlled_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (table, recording) = (path("many.csv"), path("many.parquet"));
+    let rows: String = (0..10_001).map(|number| format!("cpu{number},{number},50000\n")).collect();
+    std::fs::write(&table, format!("idler,start_ns,idle_ns\n{rows}")).unwrap();
+    good(&["import", &table, "--layer", "guest", "-o", &recording]);
+    let refused = dwell(&["control", "--halt-cost", "20us", "--replay", &recording]);
+    let error = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && error.contains("cannot control 10001 idlers"), "{error}");
+}
+
+#[test]
 fn the_unit_of_systemd_is_one() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/dwell-control.service");
-    let Ok(verified) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output()
+    // The program is not installed where tests run.
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("dwell-control.service");
+    let here = fs::read_to_string(unit).unwrap().replace("/usr/bin/dwell", env!("CARGO_BIN_EXE_dwell"));
+    fs::write(&copy, here).unwrap();
+    let Ok(verified) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output()
     else {
         dwell_testing::skip!("programs", "the_unit_of_systemd_is_one", "no systemd-analyze");
         return;
     };
     let told = text(&verified.stderr);
-    // The program is not installed where tests run.
-    let wrong =
-        told.lines().filter(|line| line.contains("dwell-control") && !line.contains("/usr/bin/dwell"));
+    assert!(verified.status.success(), "{told}");
+    let wrong = told.lines().filter(|line| line.contains("dwell-control"));
     assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
 }
 
