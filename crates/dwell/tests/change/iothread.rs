@@ -5,7 +5,7 @@ use crate::{FORKS, Scene, start};
 use dwell_knobs::iothread;
 use dwell_knobs::journal::STATE_DIRECTORY;
 use dwell_knobs::knob::IothreadTarget;
-use dwell_knobs::lease::{Holder, Lease, Subject};
+use dwell_knobs::lease::{AdoptError, Holder, Lease, Subject};
 use dwell_testing::fixture::{Fixture, guest_plan};
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -201,6 +201,37 @@ fn a_thread_that_is_leased_is_not_measured() {
     let output = scene.run(&bench);
     assert!(crate::stderr(&output).contains("query-blockstats"), "{}", crate::stderr(&output));
     assert_eq!(qemu.get("poll-max-ns"), before);
+}
+
+/// Another process may have the same number.
+#[test]
+fn what_was_left_of_a_qemu_that_was_started_anew_is_not_adopted() {
+    let (scene, qemu) = scene();
+    let machine = &scene.machine.machine;
+    let started = |ticks: u32| {
+        let pid = std::process::id();
+        scene
+            .machine
+            .write(&format!("/proc/{pid}/stat"), &format!("{pid} (qemu) S{} {ticks}", " 0".repeat(18)));
+    };
+    started(100);
+    let (thread, process) = iothread::present(machine, &target()).unwrap();
+    assert_eq!(process.map(|process| process.started), Some(100));
+    let present = iothread::setting(&thread, "7.2.22").unwrap();
+    let mut never = present;
+    never.set("poll-max-ns", 0).unwrap();
+    let (subject, settings) = (Subject::Iothread(target()), [never]);
+    let _no_forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+    let holder = Holder::begin(machine, STATE_DIRECTORY).unwrap();
+    let mut lease = Lease::take(machine, &holder, &subject, present, &settings).unwrap();
+    lease.set(machine, &never).unwrap();
+    assert!(lease.leave(machine).unwrap());
+    started(200);
+    let refused = Lease::adopt(machine, &holder, &subject, never, &settings).unwrap_err();
+    assert!(matches!(refused, AdoptError::Restarted { .. }), "{refused}");
+    started(100);
+    Lease::adopt(machine, &holder, &subject, never, &settings).unwrap();
+    assert_eq!(qemu.writes(), ["poll-max-ns=0"]);
 }
 
 fn target() -> IothreadTarget {

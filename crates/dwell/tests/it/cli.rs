@@ -1068,3 +1068,42 @@ fn a_folder_for_the_manual_that_cannot_be_made_is_named() {
     let line = refused_in_one_line(&["generate", "man", "--out", &folder.text("")]);
     assert!(line.contains("cannot write ") && line.contains("dwell.1"), "{line}");
 }
+
+/// A guest's recording of successful polls in windows five times as long as the maximum that it says was in force.
+fn self_contradictory(path: &Path) {
+    use dwell_recording::{Episode, Layer, Metadata, SettingValue, SettingsChange, Writer};
+    let mut metadata = Metadata::new(Layer::Guest);
+    metadata.kernel = Some("6.18.0".to_owned());
+    let values = [("guest_halt_poll_ns".to_owned(), SettingValue::Number(20_000))].into();
+    metadata.settings.push(SettingsChange { at_ns: None, owner: Layer::Guest.into(), values });
+    let mut writer = Writer::create(path, metadata).unwrap();
+    for number in 0..4_000 {
+        let episode = Episode::new("cpu0", number * 1_000_000, 30_000 + number * 7_919 % 60_000);
+        writer.push(&Episode { window_ns: Some(100_000), halted: Some(false), ..episode }).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_recording_that_the_replay_contradicts_gets_no_advice_unless_it_is_asked_for() {
+    let folder = Folder::new();
+    self_contradictory(&folder.path("guest.parquet"));
+    let file = folder.text("guest.parquet");
+    let tune = ["tune", &file, "--halt-cost", "20us"];
+    let told = refused_in_one_line(&tune);
+    assert!(told.contains("cannot advise: ") && told.contains("--despite-self-check"), "{told}");
+    assert!(told.contains("more than 20 %"), "{told}");
+    let tuned = json(&[&tune[..], &["--despite-self-check", "--format", "json"]].concat());
+    assert!(tuned["notes"].to_string().contains("Predictions from this recording are wrong"), "{tuned}");
+}
+
+/// The gain is 46.7 % of a CPU.
+#[test]
+fn a_gain_below_min_gain_is_not_recommended() {
+    let file = recording("guest-memcached_poisson10k.parquet");
+    let verdict = |min_gain: &str| {
+        let args = ["tune", &file, "--layer", "host", "--halt-cost", "20us", "--format", "json"];
+        json(&[&args[..], &["--min-gain", min_gain]].concat())["verdict"].clone()
+    };
+    assert_eq!((verdict("40%"), verdict("0.5")), ("change".into(), "too_small".into()));
+}

@@ -118,6 +118,74 @@ fn a_plan_that_does_not_fit_together_is_refused_and_the_field_named() {
 }
 
 #[test]
+fn a_plan_beyond_a_limit_is_refused() {
+    type Change = Box<dyn FnOnce(&mut Plan)>;
+    fn with_gain(plan: &mut Plan) -> &mut Gain {
+        plan.effect.gain.as_mut().unwrap()
+    }
+    fn on_thread(socket: usize, id: usize, domain: usize) -> Change {
+        let name = |length: usize| "x".repeat(length);
+        let (socket, id, domain) = (name(socket), name(id).parse().unwrap(), Some(name(domain)));
+        Box::new(|plan| plan.iothread = Some(IothreadTarget { socket, id, domain }))
+    }
+    const FINITE: &str = "a figure of [effect] or [recording] is not finite";
+    const LONG: &str = "a name of [iothread] is longer than 400 characters";
+    let cases: [(&str, Change); 20] = [
+        (
+            "it has 65 writes, more than the limit of 64",
+            Box::new(|plan| {
+                plan.writes = vec![plan.writes[0].clone(); 65];
+            }),
+        ),
+        (
+            "number 2, guest_halt_poll_ns: from = 200000",
+            Box::new(|plan| {
+                plan.writes = vec![plan.writes[0].clone(); 64];
+            }),
+        ),
+        ("then_wait_ms = 10001 is more than 10000", Box::new(|plan| plan.writes[0].then_wait_ms = 10_001)),
+        ("", Box::new(|plan| plan.writes[0].then_wait_ms = 10_000)),
+        (FINITE, Box::new(|plan| plan.effect.present.polling_ns_per_s = f64::NAN)),
+        (FINITE, Box::new(|plan| plan.effect.recommended.halts_per_s = f64::INFINITY)),
+        (FINITE, Box::new(|plan| plan.effect.optimum.cost_ns_per_s = f64::NEG_INFINITY)),
+        (FINITE, Box::new(|plan| with_gain(plan).per_s = f64::NAN)),
+        (FINITE, Box::new(|plan| with_gain(plan).share.low = f64::NEG_INFINITY)),
+        (FINITE, Box::new(|plan| with_gain(plan).share.value = f64::NAN)),
+        (FINITE, Box::new(|plan| with_gain(plan).share.high = f64::INFINITY)),
+        (
+            FINITE,
+            Box::new(|plan| {
+                plan.effect.speed = Some(Interval { low: 1.0, value: 1.1, high: f64::INFINITY });
+            }),
+        ),
+        (FINITE, Box::new(|plan| plan.recording.quantiles[0].quantile = f64::NAN)),
+        (FINITE, Box::new(|plan| plan.conditions.wakeup_latency_ns = f64::INFINITY)),
+        (FINITE, Box::new(|plan| plan.conditions.goal = Goal::MaxCpu(f64::NAN))),
+        (FINITE, Box::new(|plan| plan.conditions.goal = Goal::MaxHaltsPerSecond(f64::INFINITY))),
+        ("", on_thread(400, 255, 400)),
+        (LONG, on_thread(401, 255, 400)),
+        (LONG, on_thread(400, 255, 401)),
+        // 400 characters are more bytes.
+        (
+            "",
+            Box::new(|plan| {
+                let id = "io0".parse().unwrap();
+                plan.iothread = Some(IothreadTarget { socket: "ä".repeat(400), id, domain: None });
+            }),
+        ),
+    ];
+    for (number, (why, change)) in cases.into_iter().enumerate() {
+        let mut plan = guest_plan(&[("guest_halt_poll_ns", 50_000)]);
+        change(&mut plan);
+        let told = Plan::from_toml(&plan.to_toml().unwrap()).err().map(|error| error.to_string());
+        match told {
+            None => assert_eq!(why, "", "case {number}"),
+            Some(told) => assert!(!why.is_empty() && told.contains(why), "case {number}: {told}"),
+        }
+    }
+}
+
+#[test]
 fn what_is_not_understood_is_refused_and_named() {
     let text = guest_plan(&[("guest_halt_poll_ns", 50_000)]).to_toml().unwrap();
     let error = Plan::from_toml(&format!("colour = 1\n{text}")).unwrap_err().to_string();

@@ -5,7 +5,7 @@ use dwell_knobs::change::{self, ApplyError};
 use dwell_knobs::journal::{self, Change, Entry, Journal, JournalError, LONGEST, State, encode};
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::place::Place;
-use dwell_knobs::plan::Plan;
+use dwell_knobs::plan::{Plan, Write};
 use dwell_knobs::verification::{Figure, Verdict, Verification};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
@@ -53,7 +53,57 @@ fn refusal(fixture: &Fixture, tamper: impl FnOnce(&mut Change)) -> String {
 #[test]
 fn a_tampered_journal_is_refused_with_the_remedy_and_never_followed() {
     let fixture = kept();
-    let cases: [(&str, Tamper); 11] = [
+    let thread = || IothreadTarget {
+        socket: "/run/vm.qmp".to_owned(),
+        id: "iothread1".parse().unwrap(),
+        domain: Some("vm".to_owned()),
+    };
+    // The keeper is of the libvirt domain of the plan's I/O thread, by its number and its `<poll>`.
+    let libvirt = |number: u32, poll: &str| -> Tamper {
+        let (target, poll) = (thread(), Some(poll.to_owned()));
+        Box::new(move |change| {
+            let (at, domain) = (file(change), "vm".to_owned());
+            change.plan.iothread = Some(target);
+            change.entries[at] = Entry {
+                place: Place::Libvirt { domain, number },
+                applied: poll,
+                ..change.entries[at].clone()
+            };
+            change.entries[at].original = None;
+        })
+    };
+    // A property of an I/O thread that has no range but that it is not negative.
+    let property = |place: &str, values: [&str; 2]| -> Tamper {
+        let (target, place) = (thread(), thread().place(place));
+        let [original, applied] = values.map(|value| Some(value.to_owned()));
+        Box::new(move |change| {
+            change.plan.iothread = Some(target);
+            let knob = Some("aio-max-batch".to_owned());
+            change.entries[0] = Entry { knob, place, original, applied, between: vec![] };
+        })
+    };
+    let back = |to: i64| -> Tamper {
+        Box::new(move |change| {
+            let write = change.plan.writes[0].clone();
+            change.back = vec![Write { to, ..write }];
+        })
+    };
+    let cases: [(&str, Tamper); 20] = [
+        ("a write to halt_poll_ns has a value or a wait that is out of its range", back(-1)),
+        ("a write to halt_poll_ns has a value or a wait that is out of its range", back(i64::MAX)),
+        (
+            "it has more than 66 entries",
+            Box::new(|change| change.entries = vec![change.entries[0].clone(); 67]),
+        ),
+        ("more than 64 writes", Box::new(|change| change.back = vec![change.plan.writes[0].clone(); 65])),
+        ("is not the I/O thread of its plan", libvirt(2, "<poll max='1'/>")),
+        ("the <poll> of libvirt:vm:iothread1 is not one", libvirt(1, "<poll max='1'><x/></poll>")),
+        ("aio-max-batch has a value that is out of its range", property("aio-max-batch", ["-1", "8"])),
+        ("aio-max-batch has a value that is out of its range", property("aio-max-batch", ["0", "-8"])),
+        (
+            "aio-max-batch is not at qmp:/run/vm.qmp:iothread1:poll-max-ns",
+            property("poll-max-ns", ["0", "8"]),
+        ),
         (
             "the original text of file:/etc/modprobe.d/dwell-000001.conf",
             Box::new(|change| {
@@ -296,6 +346,23 @@ fn what_is_kept_is_not_written_through_a_link_or_into_a_directory_of_others() {
     let error = apply(&fixture.machine, &guest_plan(), true).unwrap_err();
     assert!(with_causes(&error).contains("lets other users write"), "{}", with_causes(&error));
     assert_eq!(fixture.snapshot(), before);
+}
+
+/// As a unit of systemd, which is enabled by a link, values are kept where there is no systemd-tmpfiles.
+#[test]
+fn what_is_kept_is_not_linked_into_a_directory_of_others() {
+    let fixture = Fixture::guest();
+    fs::remove_file(fixture.path("/usr/bin/systemd-tmpfiles")).unwrap();
+    fixture.write("/usr/lib/systemd/systemd", "");
+    let wants = fixture.path("/etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    fs::set_permissions(&wants, fs::Permissions::from_mode(0o777)).unwrap();
+    let before = fixture.snapshot();
+    let error = with_causes(&apply(&fixture.machine, &guest_plan(), true).unwrap_err());
+    assert!(error.contains("multi-user.target.wants") && error.contains("lets other users write"), "{error}");
+    assert_eq!(fixture.snapshot(), before);
+    fs::set_permissions(&wants, fs::Permissions::from_mode(0o755)).unwrap();
+    apply(&fixture.machine, &guest_plan(), true).unwrap();
 }
 
 #[test]
