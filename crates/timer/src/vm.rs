@@ -1,6 +1,6 @@
 //! A VM on a host.
 
-use dwell_policy::timer::{HvTimer, Revision, Setup, VcpuConfig, VcpuState};
+use dwell_policy::timer::{Revision, Setup, VcpuConfig, VcpuState};
 use serde::Serialize;
 
 /// The kind of pCPUs that vCPUs run on.
@@ -35,15 +35,13 @@ pub struct TimerVm {
 impl TimerVm {
     /// The VM under the rules of a kernel.
     pub fn setup(&self, revision: Revision) -> Setup {
-        let hv_timer =
-            self.preemption_timer.then(|| HvTimer::new(revision, HvTimer::USUAL_RATE_SHIFT, false, None));
         let config = VcpuConfig {
             pi_inject_timer: self.pi_inject_timer,
             apicv_active: self.apicv,
             mwait_in_guest: self.mwait_in_guest,
             hlt_in_guest: self.hlt_in_guest,
             pcpu_is_timer_housekeeping: self.pcpu == Pcpu::Housekeeping,
-            hv_timer,
+            hv_timer: self.preemption_timer,
         };
         Setup { timer_migration: self.timer_migration, ..Setup::of(revision, config) }
     }

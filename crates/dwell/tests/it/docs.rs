@@ -290,6 +290,35 @@ fn files_of_commands_are_short() {
     }
 }
 
+/// Texts name as many cases as there are.
+#[test]
+fn the_cases_of_the_models_are_counted() {
+    let number = |name: &str| {
+        let path = root().join("crates/policy/tests/vectors").join(format!("{name}.jsonl"));
+        read(&path).lines().filter(|line| !line.trim().is_empty()).count()
+    };
+    let layers = [
+        ("host", number("kvm")),
+        ("guest", number("haltpoll")),
+        ("timer", number("lapic-advance")),
+        ("iothread", number("aio-classic") + number("aio-weighted")),
+        ("exits", number("perf-kvm-stat")),
+    ];
+    let models = read(&root().join("docs/src/models.md"));
+    for (layer, cases) in layers {
+        let row = models.lines().find(|line| line.starts_with(&format!("| {layer} | "))).unwrap();
+        assert!(row.contains(&format!("| {cases} cases")), "{cases}: {row}");
+    }
+    let all: usize = layers.iter().map(|(_, cases)| cases).sum();
+    let of_rules = all - number("perf-kvm-stat");
+    for (page, told) in [
+        ("README.md", format!("{all} cases")),
+        ("crates/policy/README.md", format!("{of_rules} cases of rules")),
+    ] {
+        assert!(read(&root().join(page)).contains(&told), "{page}: {told}");
+    }
+}
+
 #[test]
 fn every_page_is_in_the_summary() {
     let summary = root().join("docs/src/SUMMARY.md");

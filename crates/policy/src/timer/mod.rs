@@ -24,20 +24,20 @@
 //! 1. [`Revision::of`] a kernel version decides which rules apply.
 //! 2. [`PostingPredicate`] decides whether a vCPU's timers may be posted or use the hv timer; what [`disable_exits`]
 //!    granted to the guest is an input to both.
-//! 3. Arming is an hv attempt ([`HvTimer::set`]), else an hrtimer
-//!    ([`start_sw_tscdeadline`]). Cycles and nanoseconds convert through [`GuestTsc`].
+//! 3. Arming is an attempt to use the hv timer where that is allowed, else an hrtimer.
 //! 4. [`Setup::fires_elsewhere`] decides whether an hrtimer fires on the vCPU's pCPU.
-//! 5. [`Advance::wait_lapic_expire`] spins until the deadline and tunes the advance.
+//! 5. [`Advance::wait_lapic_expire`] spins until the deadline and tunes the advance. Cycles and nanoseconds
+//!    convert through [`GuestTsc`].
 //! 6. [`Exits::of`] counts the VM exits per timer that was armed and fired; [`Setup`] puts a host and a VM together.
 //!
 //! # Limits
 //!
 //! * The rules were derived from kernels 5.4.286, 5.10.223, 6.1.192, 6.12.117, 7.2.13 and 7.3.4. A release between two
 //!   of them gets the rules of the older one except where a change is known to have come later; see [`Revision`].
-//! * Arithmetic (advance, wait, cycles, both ways of arming) is checked against the kernel's own compiled functions.
+//! * Arithmetic (advance, wait, cycles) is checked against the kernel's own compiled functions.
 //!   Paths, exit counts and the pCPUs of hrtimers come from reading; no vector covers them.
-//! * The steps are not put together into a timer here, except as the oracle of the tests; one-shot and periodic timers
-//!   are not modelled.
+//! * The steps are not put together into a timer here. When it expires is not modelled, nor are one-shot and periodic
+//!   timers.
 //! * Nested guests, the instruction-level fast paths' own refusals, and timers of a guest that is being migrated
 //!   between hosts are outside the model.
 //! * Time is always an argument; nothing here reads a clock.
@@ -45,7 +45,6 @@
 pub mod disable_exits;
 
 mod advance;
-mod arm;
 mod exits;
 mod posting;
 mod revision;
@@ -59,7 +58,6 @@ pub use advance::{
     AdvanceParameter, Delay, LAPIC_TIMER_ADVANCE_DEFAULT, LAPIC_TIMER_ADVANCE_NS_DEFAULT, Waited,
     adjust_timer_advance, wait,
 };
-pub use arm::{Cpuid15, HvArmed, HvRefused, HvTimer, SwArmed, start_sw_tscdeadline};
 pub use exits::{Exits, Fire, Path};
 pub use posting::{
     PI_INJECT_TIMER_DEFAULT, PostingPredicate, VcpuConfig, VcpuState, pi_inject_timer_at_init,

@@ -1,7 +1,5 @@
 //! May a timer interrupt be posted into a running guest, and may the hv timer be used?
 
-use super::arm::HvTimer;
-
 /// Value of the module parameter `pi_inject_timer` at load: let KVM decide (arch/x86/kvm/x86.c).
 pub const PI_INJECT_TIMER_DEFAULT: i32 = -1;
 
@@ -27,9 +25,8 @@ pub struct VcpuConfig {
     pub hlt_in_guest: bool,
     /// The pCPU that the vCPU runs on is a housekeeping CPU for timers. Only [`PostingPredicate::Yao2021`] uses it.
     pub pcpu_is_timer_housekeeping: bool,
-    /// The vendor's timer that exits from the guest: the VMX preemption timer. `None` on SVM, which has none, and
-    /// where it is not used.
-    pub hv_timer: Option<HvTimer>,
+    /// The host has the vendor's timer that exits from the guest, the VMX preemption timer, and uses it. SVM has none.
+    pub hv_timer: bool,
 }
 
 crate::named! {
@@ -84,7 +81,7 @@ impl PostingPredicate {
     ///
     /// Li's proposal requires MWAIT alone; since it posts only with MWAIT, the common rule gives the same.
     pub const fn can_use_hv_timer(self, vcpu: &VcpuConfig) -> bool {
-        vcpu.hv_timer.is_some() && !(vcpu.mwait_in_guest || self.can_post_timer_interrupt(vcpu))
+        vcpu.hv_timer && !(vcpu.mwait_in_guest || self.can_post_timer_interrupt(vcpu))
     }
 
     /// Whether an hrtimer is cancelled and started anew on the pCPU to which the vCPU moves. The timer of a vCPU
@@ -143,7 +140,7 @@ mod tests {
     #[test]
     fn li_2021_uses_the_hv_timer_exactly_without_mwait() {
         for vcpu in configs() {
-            let said = vcpu.hv_timer.is_some() && !vcpu.mwait_in_guest;
+            let said = vcpu.hv_timer && !vcpu.mwait_in_guest;
             assert_eq!(PostingPredicate::Li2021.can_use_hv_timer(&vcpu), said, "{vcpu:?}");
         }
     }

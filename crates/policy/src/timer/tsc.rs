@@ -121,12 +121,6 @@ impl GuestTsc {
     pub fn nanos(&self, cycles: u64) -> Option<Nanos> {
         cycles.wrapping_mul(1_000_000).checked_div(u64::from(self.khz)).map(Nanos)
     }
-
-    /// How many host cycles `cycles` guest cycles are, rounded down; `None` where that exceeds 64 bits.
-    pub fn host_cycles(&self, cycles: u64) -> Option<u64> {
-        let quotient = (u128::from(cycles) << Self::RATIO_FRAC_BITS).checked_div(u128::from(self.ratio))?;
-        u64::try_from(quotient).ok()
-    }
 }
 
 #[cfg(test)]
@@ -179,13 +173,6 @@ mod tests {
         assert_eq!(tsc.nanos(longest + 1), Some(Nanos(0)));
     }
 
-    #[test]
-    fn scaling_beyond_64_bits_and_by_nothing_is_refused() {
-        assert_eq!(GuestTsc::scaled(1, GuestTsc::RATIO_ONE / 2).host_cycles(1 << 62), Some(1 << 63));
-        assert_eq!(GuestTsc::scaled(1, GuestTsc::RATIO_ONE / 2).host_cycles(1 << 63), None);
-        assert_eq!(GuestTsc::scaled(1, 0).host_cycles(1), None);
-    }
-
     proptest! {
         #[test]
         fn scale_agrees_with_bit_by_bit(khz in prop_oneof![1u32..100_000, 1..=u32::MAX]) {
@@ -208,11 +195,6 @@ mod tests {
             let product = u128::from(cycles) * 1_000_000 % (1 << 64);
             let wide = product / u128::from(khz);
             prop_assert_eq!(GuestTsc::new(khz).nanos(cycles).map(|ns| u128::from(ns.get())), Some(wide));
-        }
-
-        #[test]
-        fn unscaled_host_cycles_are_guest_cycles(cycles: u64) {
-            prop_assert_eq!(GuestTsc::new(1).host_cycles(cycles), Some(cycles));
         }
     }
 }

@@ -1,10 +1,8 @@
-//! `lapic-advance.jsonl`: advance tuning, the wait, conversion to cycles, and both ways of arming.
+//! `lapic-advance.jsonl`: advance tuning, the wait, and conversion to cycles.
 
 use crate::fields::Fields;
 use dwell_policy::Nanos;
-use dwell_policy::timer::{
-    Delay, GuestTsc, HvTimer, Revision, SwArmed, adjust_timer_advance, start_sw_tscdeadline, wait,
-};
+use dwell_policy::timer::{Delay, GuestTsc, Revision, adjust_timer_advance, wait};
 use dwell_policy::version::Version;
 use serde_json::{Map, Value, json};
 
@@ -17,8 +15,6 @@ pub(crate) fn check(case: &Value) -> Result<usize, String> {
         "advance" => check_advance(&mut case, &mut params),
         "wait" => check_rows(&mut case, &mut params, wait_row),
         "ns_to_cycles" => check_rows(&mut case, &mut params, ns_to_cycles_row),
-        "sw_timer" => check_rows(&mut case, &mut params, sw_timer_row),
-        "hv_timer" => check_rows(&mut case, &mut params, hv_timer_row),
         mode => Err(format!("unknown mode {mode:?}")),
     }?;
     params.all_used()?;
@@ -118,28 +114,4 @@ fn wait_row(tsc: &GuestTsc, row: &mut Fields<'_>) -> Result<Value, String> {
 
 fn ns_to_cycles_row(tsc: &GuestTsc, row: &mut Fields<'_>) -> Result<Value, String> {
     Ok(json!({ "cycles": tsc.cycles(Nanos(row.u64("ns")?)) }))
-}
-
-fn sw_timer_row(tsc: &GuestTsc, row: &mut Fields<'_>) -> Result<Value, String> {
-    let armed = start_sw_tscdeadline(
-        tsc,
-        row.u64("guest_tsc")?,
-        row.u64("tscdeadline")?,
-        row.u32("advance_ns")?,
-        Nanos(row.u64("ktime_now")?),
-    );
-    let expires = match armed {
-        SwArmed::Hrtimer { expires } => Some(expires.get()),
-        SwArmed::Expired | SwArmed::Nothing => None,
-    };
-    Ok(json!({ "expired_immediately": armed == SwArmed::Expired, "hrtimer_expires_ns": expires }))
-}
-
-fn hv_timer_row(tsc: &GuestTsc, row: &mut Fields<'_>) -> Result<Value, String> {
-    let rate_shift = u8::try_from(row.u64("rate_shift")?).map_err(|e| format!("rate_shift: {e}"))?;
-    let hv_timer = HvTimer { rate_shift, max_value: row.u64("max_value")? };
-    Ok(match hv_timer.set(tsc, row.u64("guest_tsc")?, row.u64("tscdeadline")?, row.u32("advance_ns")?) {
-        Ok(armed) => json!({ "ret": 0, "expired": armed.expired(), "delta_tsc": armed.delta_tsc }),
-        Err(refused) => json!({ "ret": refused.ret(), "expired": false, "delta_tsc": null }),
-    })
 }

@@ -7,7 +7,7 @@ use super::super::{LabError, Rig};
 use crate::vm::KvmKind;
 use dwell_machine::{Machine, Sysroot, cpu as cpus, kernel};
 use dwell_policy::timer::{
-    Advance, AdvanceParameter, HvTimer, PI_INJECT_TIMER_DEFAULT, Revision, Setup, VcpuConfig, VcpuState,
+    Advance, AdvanceParameter, PI_INJECT_TIMER_DEFAULT, Revision, Setup, VcpuConfig, VcpuState,
     pi_inject_timer_at_init,
 };
 use dwell_policy::version::Version;
@@ -46,7 +46,7 @@ pub struct ExitCounts {
 struct Assumptions {
     name: &'static str,
     posts: bool,
-    hv_timer: Option<HvTimer>,
+    hv_timer: bool,
     hlt_in_guest: bool,
     housekeeping: bool,
     /// The module parameter after initialisation.
@@ -65,20 +65,18 @@ pub fn predicted(rig: &Rig) -> Result<Vec<Predicted>, LabError> {
     let revision = release.and_then(|version| Revision::of(version).ok()).ok_or(LabError::UnknownKernel)?;
     let cpu = rig.cores().vcpus.first().map_or(0, |cpu| cpu.0);
     let advance = advance(revision, &machine);
-    let this = this_host(revision, rig.kvm_kind(), cpu, &machine);
-    let hosts = [this].into_iter().flat_map(with_and_without).chain(others(revision));
+    let this = this_host(rig.kvm_kind(), cpu, &machine);
+    let hosts = [this].into_iter().flat_map(with_and_without).chain(others());
     Ok(hosts.map(|host| host.predict(revision, advance)).collect())
 }
 
-fn this_host(revision: Revision, kvm_kind: &KvmKind, cpu: u32, machine: &dyn Machine) -> Assumptions {
+fn this_host(kvm_kind: &KvmKind, cpu: u32, machine: &dyn Machine) -> Assumptions {
     let housekeeping = cpus::tickless(machine).contains(&cpu);
     let pi_inject = machine.switch("/sys/module/kvm/parameters/pi_inject_timer");
-    let preemption_timer = kvm_kind.preemption_timer == Some(true);
     Assumptions {
         name: "this host",
         posts: kvm_kind.posted_interrupts == Some(true),
-        hv_timer: preemption_timer
-            .then(|| HvTimer::new(revision, HvTimer::USUAL_RATE_SHIFT, kvm_kind.nested, None)),
+        hv_timer: kvm_kind.preemption_timer == Some(true),
         hlt_in_guest: false,
         housekeeping,
         pi_inject: pi_inject.unwrap_or(housekeeping),
@@ -101,10 +99,12 @@ fn with_and_without(this: Assumptions) -> Vec<Assumptions> {
     vec![this, isolated]
 }
 
-fn others(revision: Revision) -> impl Iterator<Item = Assumptions> {
-    let hv = Some(HvTimer::new(revision, HvTimer::USUAL_RATE_SHIFT, false, None));
-    let kinds =
-        [("VMX preemption timer", false, hv), ("VMX with APICv", true, hv), ("SVM with AVIC", true, None)];
+fn others() -> impl Iterator<Item = Assumptions> {
+    let kinds = [
+        ("VMX preemption timer", false, true),
+        ("VMX with APICv", true, true),
+        ("SVM with AVIC", true, false),
+    ];
     let both = [false, true];
     kinds.into_iter().flat_map(move |(name, posts, hv_timer)| {
         both.into_iter().flat_map(move |housekeeping| {
@@ -183,7 +183,7 @@ mod tests {
     use dwell_testing::machine::Fake;
 
     fn rows(revision: Revision) -> Vec<Predicted> {
-        others(revision).map(|host| host.predict(revision, Advance::ADAPTIVE)).collect()
+        others().map(|host| host.predict(revision, Advance::ADAPTIVE)).collect()
     }
 
     fn row(rows: &[Predicted], host: &str, housekeeping: bool, hlt_in_guest: bool) -> Predicted {
@@ -228,10 +228,10 @@ mod tests {
                 .file("/sys/module/kvm/parameters/lapic_timer_advance", advance)
         };
         let revision = Revision::V6_12;
-        let isolated = this_host(revision, &kvm_kind, 3, &files("2-3", "Y", "N"));
-        assert!(isolated.housekeeping && isolated.pi_inject && isolated.hv_timer.is_some());
+        let isolated = this_host(&kvm_kind, 3, &files("2-3", "Y", "N"));
+        assert!(isolated.housekeeping && isolated.pi_inject && isolated.hv_timer);
         assert_eq!(with_and_without(isolated).len(), 1);
-        let plain = this_host(revision, &kvm_kind, 1, &files("2-3", "N", "Y"));
+        let plain = this_host(&kvm_kind, 1, &files("2-3", "N", "Y"));
         assert!(!plain.housekeeping && !plain.pi_inject);
         assert_eq!(with_and_without(plain).len(), 2);
         assert_eq!(in_words(advance(revision, &files("", "N", "N"))), "none");

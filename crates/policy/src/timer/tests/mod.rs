@@ -1,9 +1,8 @@
-//! The oracles of [`Setup`](super::Setup): the timer of one vCPU, step by step, and the pCPU on which an hrtimer fires.
+//! The oracle of [`Setup`](super::Setup): the pCPU on which an hrtimer fires.
 
 pub(super) mod housekeeping;
-pub(super) mod lapic;
 
-use super::{HvTimer, VcpuConfig};
+use super::VcpuConfig;
 
 /// Every combination of the six inputs, for the numbers below 64.
 pub(super) fn config(bits: u32) -> VcpuConfig {
@@ -13,6 +12,6 @@ pub(super) fn config(bits: u32) -> VcpuConfig {
         mwait_in_guest: bits & 4 != 0,
         hlt_in_guest: bits & 8 != 0,
         pcpu_is_timer_housekeeping: bits & 16 != 0,
-        hv_timer: (bits & 32 != 0).then_some(HvTimer { rate_shift: 5, max_value: u64::from(u32::MAX) }),
+        hv_timer: bits & 32 != 0,
     }
 }
