@@ -27,6 +27,11 @@ fn no_other_command_ends_the_lease_of_a_running_controller() {
     let before = values(&scene);
     let mut child = running(&scene, &words, |_| ());
     assert_eq!(scene.stdout(&["revert"]), "nothing to revert\n");
+    let listed = scene.stdout(&["status"]);
+    assert!(
+        listed.contains("guest_halt_poll_ns") && listed.contains("it is the lease of a `dwell control`"),
+        "{listed}"
+    );
     for (words, why) in [
         (&["revert", "1"][..], "cannot revert change 1, a lease: a `dwell control` runs"),
         (&["revert", "--all"], "cannot revert change 1, a lease: a `dwell control` runs"),

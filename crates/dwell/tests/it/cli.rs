@@ -419,7 +419,7 @@ fn exits_are_laid_out_as_perf_does() {
 }
 
 #[test]
-fn help_completions_and_manual_come_from_one_source() {
+fn completions_and_manual_are_generated() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         assert!(stdout(&dwell(&["generate", shell])).contains("halt-cost"), "{shell}");
@@ -430,8 +430,6 @@ fn help_completions_and_manual_come_from_one_source() {
         "tune", "record", "replay", "info", "import", "timer", "doctor", "bound", "top", "params", "generate",
     ] {
         assert!(folder.path("man").join(format!("dwell-{command}.1")).exists(), "{command}");
-        let help = dwell(&[command, "--help"]);
-        assert!(help.status.success() && stdout(&help).contains("Usage: dwell"), "{command}");
     }
 }
 

@@ -259,35 +259,6 @@ fn decisions_are_kept_in_a_file_that_a_report_draws() {
 }
 
 #[test]
-fn a_controller_has_a_lease_while_it_runs_and_gives_it_back_when_told_to_end() {
-    for by_signal in [true, false] {
-        let fixture = Fixture::guest();
-        let (before, sysroot) = (fixture.snapshot(), below(&fixture));
-        let mut running = Running::start(&["--mode", "active", "--sysroot", &sysroot]);
-        assert!(running.line().contains("controls; the originals are guest_halt_poll_ns=200000"));
-        let status = wait_for(&sysroot, |status| status["layers"][0]["state"] == "controls");
-        assert_eq!(status["layers"][0]["change"], 1);
-        let listed = good(&["status", "--sysroot", &sysroot]);
-        assert!(
-            listed.contains("guest_halt_poll_ns") && listed.contains("it is the lease of a `dwell control`"),
-            "{listed}"
-        );
-        let second = dwell(&["control", "--sysroot", &sysroot]);
-        assert!(text(&second.stderr).contains("a `dwell control` runs"), "{}", text(&second.stderr));
-        if by_signal {
-            running.signal("-TERM");
-        } else {
-            good(&["control", "stop", "--sysroot", &sysroot]);
-        }
-        assert!(running.ended().contains("the originals are in force again"));
-        assert_eq!(fixture.snapshot(), before);
-        assert!(
-            good(&["status", "--sysroot", &sysroot]).contains("nothing that dwell has changed is in force")
-        );
-    }
-}
-
-#[test]
 fn after_a_kill_the_next_start_and_revert_restore_the_originals() {
     for by in ["revert", "stop", "start"] {
         let fixture = Fixture::guest();

@@ -2,9 +2,10 @@
 
 pub(crate) use dwell_testing::say;
 
-use dwell_lab::experiment::Rig;
+use dwell_lab::experiment::{LabError, Rig};
 use dwell_stats::{Block, Trial};
 use std::sync::MutexGuard;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// A rig that no other test uses meanwhile.
@@ -18,6 +19,20 @@ pub(crate) fn rig(vcpus: usize, test: &str) -> Option<Alone> {
     let one = crate::alone();
     let rig = Rig::open(vcpus).map_err(|error| dwell_testing::skip!("kvm", test, "{error}")).ok()?;
     Some(Alone { rig, _one: one })
+}
+
+/// Checks that a block, by its name, which is to stop before it begins does so and leaves no thread.
+pub(crate) fn ends_when_stopped(
+    names: &[&str],
+    block: impl Fn(&Rig, &str, &AtomicBool) -> Result<Block, LabError>,
+) {
+    let Some(Alone { rig, .. }) = &rig(1, "what_is_stopped_ends") else { return };
+    let stop = AtomicBool::new(true);
+    for name in names {
+        let stopped = block(rig, name, &stop).unwrap_err();
+        assert!(matches!(stopped, LabError::Stopped), "{name}: {stopped}");
+    }
+    assert_eq!(threads_left(), 0);
 }
 
 /// How often something is measured at most until it holds.

@@ -2,7 +2,7 @@
 
 use super::alone::{self, Alone, figure, holds, median_us, repeated, say, trial};
 use dwell_lab::experiment::doorbell::{IoThreadSetting, Work, block};
-use dwell_lab::experiment::{KvmCountsByArm, LabError, Rig};
+use dwell_lab::experiment::{KvmCountsByArm, Rig};
 use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
 use dwell_stats::Block;
@@ -132,14 +132,10 @@ fn a_suppressed_doorbell_is_never_missed() {
 
 #[test]
 fn what_is_stopped_ends() {
-    let Some(Alone { rig, .. }) = &alone::rig(1, "what_is_stopped_ends") else { return };
-    let stop = AtomicBool::new(true);
-    for text in ["blocking", "busy", "adaptive:aio@7.2"] {
+    alone::ends_when_stopped(&["blocking", "busy", "adaptive:aio@7.2"], |rig, text, stop| {
         let (setting, kept) = (served(text), &mut KvmCountsByArm::default());
-        let stopped = block(rig, &work(3_000), &trial(text, &setting), kept, &stop).unwrap_err();
-        assert!(matches!(stopped, LabError::Stopped), "{text}: {stopped}");
-    }
-    assert_eq!(alone::threads_left(), 0);
+        block(rig, &work(3_000), &trial(text, &setting), kept, stop)
+    });
 }
 
 #[test]

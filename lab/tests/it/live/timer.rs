@@ -2,7 +2,7 @@
 
 use super::alone::{self, Alone, Missed, figure, holds, median_us, repeated, say, trial};
 use dwell_lab::experiment::timer::{Timer, block, predicted};
-use dwell_lab::experiment::{KvmCountsByArm, LabError, Rig};
+use dwell_lab::experiment::{KvmCountsByArm, Rig};
 use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
 use std::sync::atomic::AtomicBool;
@@ -91,14 +91,10 @@ fn the_model_has_a_row_for_this_host() {
 
 #[test]
 fn what_is_stopped_ends() {
-    let Some(Alone { rig, .. }) = &alone::rig(1, "what_is_stopped_ends") else { return };
-    let stop = AtomicBool::new(true);
-    for text in ["in-kernel", "spin", "timerfd"] {
+    alone::ends_when_stopped(&["in-kernel", "spin", "timerfd"], |rig, text, stop| {
         let (setting, kept) = (timer(text), &mut KvmCountsByArm::default());
-        let stopped = block(rig, &ahead(), 1, 3_000, &trial(text, &setting), kept, &stop).unwrap_err();
-        assert!(matches!(stopped, LabError::Stopped), "{text}: {stopped}");
-    }
-    assert_eq!(alone::threads_left(), 0);
+        block(rig, &ahead(), 1, 3_000, &trial(text, &setting), kept, stop)
+    });
 }
 
 #[test]
