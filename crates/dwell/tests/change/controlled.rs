@@ -452,10 +452,15 @@ fn a_calendar_that_jumps_by_years_changes_nothing() {
         let mut child = running(&scene, &guest(&scene, &[]), jumping);
         let (begun, first) = (Instant::now(), decisions(&scene).unwrap());
         std::thread::sleep(Duration::from_secs(2));
-        let made = decisions(&scene).unwrap() - first;
+        let made = || decisions(&scene).unwrap() - first;
+        while made() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it decides nothing");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let made = made();
         // 10, 20, 40 … ms after the start, then one a second.
         let most = 8 + begun.elapsed().as_secs();
-        assert!((1..=most).contains(&made), "{made} decisions");
+        assert!(made <= most, "{made} decisions");
         signal(&child, Signal::SIGTERM);
         assert!(child.wait().unwrap().success());
         let mut history = Command::new(env!("CARGO_BIN_EXE_dwell"));

