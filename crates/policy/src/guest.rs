@@ -93,11 +93,6 @@ impl Revision {
         self.since(Revision::V6_9)
     }
 
-    /// Whether the tracepoint `power:guest_halt_poll_ns` exists.
-    pub const fn has_tracepoint(self) -> bool {
-        self.since(Revision::V6_0)
-    }
-
     /// The time in a halt as the governor sees it: on 5.4 in whole microseconds, at most `INT_MAX` of them.
     #[inline]
     pub const fn residency_ns(self, measured_ns: u64) -> u64 {

@@ -643,8 +643,9 @@ impl Memory {
     }
 
     /// The same in a guest that polls so long between two looks at the clock, see [`Run::poll_step_ns`].
+    #[cfg(test)]
     #[must_use]
-    pub fn with_poll_step(mut self, step: Nanos) -> Memory {
+    pub(crate) fn with_poll_step(mut self, step: Nanos) -> Memory {
         self.poll_step = step;
         self
     }

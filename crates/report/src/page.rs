@@ -45,11 +45,6 @@ static LIBRARY: LazyLock<String> = LazyLock::new(|| {
     io::read_to_string(GzDecoder::new(packed)).expect("a test reads it")
 });
 
-/// The size of the chart library, which is part of every page \[bytes\].
-pub fn library_bytes() -> usize {
-    LIBRARY.len()
-}
-
 /// JSON for a page: the one character that could end its element, and those that steer a terminal or an
 /// editor, are written as escapes, which mean the same to every reader of JSON.
 pub fn embeddable(json: &str) -> String {

@@ -36,11 +36,6 @@ pub enum ExitError {
     NoExits { name: String, lines: u64 },
 }
 
-/// Width of the name column: perf's, and that of newer perfs, for the long names of other architectures.
-pub const NARROW: usize = 20;
-/// The wider of the two widths of the name column.
-pub const WIDE: usize = 40;
-
 /// Time outside of the guest, for one reason of exit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ExitRow {
@@ -159,7 +154,8 @@ impl ExitTable {
         Ok(table)
     }
 
-    /// The table as perf prints it, without its title. `width`: of the name column, [`NARROW`] or [`WIDE`].
+    /// The table as perf prints it, without its title. `width`: of the name column, 20 in perf and 40 in newer
+    /// perfs, for the long names of other architectures.
     pub fn render(&self, width: usize) -> String {
         let mut out = format!(
             "{:>width$} {:>10} {:>9} {:>9} {:>11} {:>11} {:>16} \n\n",

@@ -3,7 +3,7 @@
 //! Each case gives durations by reason and the rows that perf's own compiled functions printed for them. They are fed
 //! in as pairs of exit and entry, and once more as the text of a trace. `DWELL_VECTORS=DIR` reads another folder.
 
-use dwell_trace::exits::{ExitCounter, ExitTable, NARROW, WIDE};
+use dwell_trace::exits::{ExitCounter, ExitTable};
 use dwell_trace::import::Input;
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde::Deserialize;
@@ -13,6 +13,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 const FILE: &str = "perf-kvm-stat.jsonl";
+/// Widths of the name column.
+const NARROW: usize = 20;
+const WIDE: usize = 40;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -64,7 +64,8 @@ impl Trace {
     }
 
     fn json(self) -> Value {
-        if self.revision.has_tracepoint() { Value::Array(self.lines) } else { Value::Null }
+        // Before, there is no tracepoint `power:guest_halt_poll_ns`.
+        if self.revision >= Revision::V6_0 { Value::Array(self.lines) } else { Value::Null }
     }
 }
 

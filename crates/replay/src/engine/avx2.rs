@@ -4,7 +4,7 @@
 //! the same ground: an [`Avx2`] comes from [`Lanes::splat`] or [`Lanes::load`] alone, whose callers vouch for the CPU,
 //! and an intrinsic that touches no memory asks for nothing else.
 
-use super::lanes::{Lanes, intrinsics};
+use super::lanes::{self, Lanes, intrinsics};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -59,9 +59,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn forget(of: *const i32) {
-        // SAFETY: no instruction at all; as the block is not marked `readonly`, the compiler has to assume that it
-        // writes memory, and loads what it needs from there after it.
-        unsafe { std::arch::asm!("/* {0} */", in(reg) of, options(nostack, preserves_flags)) }
+        lanes::forget(of);
     }
     #[inline(always)]
     fn shr(self, bits: Avx2) -> Avx2 {

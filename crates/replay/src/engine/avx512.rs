@@ -4,7 +4,7 @@
 //! [`Lanes::splat`] or [`Lanes::load`] alone, whose callers vouch for the CPU, and an intrinsic that touches no memory
 //! asks for nothing else.
 
-use super::lanes::{Lanes, intrinsics};
+use super::lanes::{self, Lanes, intrinsics};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -55,9 +55,7 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     fn forget(of: *const i32) {
-        // SAFETY: no instruction at all; as the block is not marked `readonly`, the compiler has to assume that it
-        // writes memory, and loads what it needs from there after it.
-        unsafe { std::arch::asm!("/* {0} */", in(reg) of, options(nostack, preserves_flags)) }
+        lanes::forget(of);
     }
     #[inline(always)]
     fn mul_shr(self, factor: Avx512, bits: Avx512) -> Avx512 {

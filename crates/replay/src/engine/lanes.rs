@@ -1,5 +1,14 @@
 //! A vector of 32-bit lanes, one setting each: what the kernels need of it, and a plain one for any CPU.
 
+/// [`Lanes::forget`] where registers are few.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn forget(of: *const i32) {
+    // SAFETY: no instruction at all; as the block is not marked `readonly`, the compiler has to assume that it
+    // writes memory, and loads what it needs from there after it.
+    unsafe { std::arch::asm!("/* {0} */", in(reg) of, options(nostack, preserves_flags)) }
+}
+
 /// A vector of 32-bit lanes.
 ///
 /// Values live in `0..2^31` wherever they are compared, so that signed and unsigned order agree; only a product may
