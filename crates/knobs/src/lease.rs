@@ -34,7 +34,7 @@ use crate::journal::{self, Against, Change, Entry, Id, Journal, JournalError, St
 use crate::knob::{IothreadTarget, Knob, Scope};
 use crate::place::Place;
 use crate::plan::{Plan, writes};
-use crate::value::{self, ValueError, shown};
+use crate::value::{self, Changed, ValueError, shown};
 use dwell_machine::{Lock, Writable, identity};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
@@ -138,29 +138,19 @@ pub enum LeaseError {
     #[error("{subject} is leased already (change {id}); `dwell control stop` ends that")]
     Taken { subject: Box<Subject>, id: Id },
     /// A parameter has another value than the originals.
-    #[error("{place} is {} and not {expected} as a moment ago: another program changed it", shown(.found.as_deref()))]
-    Meanwhile { place: Box<Place>, expected: String, found: Option<String> },
+    #[error(transparent)]
+    Meanwhile(#[from] Box<Changed>),
     /// What is written could not be restored, or would do nothing.
     #[error("cannot control {knob} here: {why}")]
     Unfit { knob: String, why: String },
-}
-
-/// A value is not the one that was written last: another program has changed it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    pub knob: String,
-    /// The value that was written last.
-    pub expected: String,
-    /// What is there; `None`: nothing.
-    pub found: Option<String>,
 }
 
 /// Why a setting was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// Another program has changed a value.
-    #[error("{} is {} and not {}: another program changed it", .0.knob, shown(.0.found.as_deref()), .0.expected)]
-    Foreign(Foreign),
+    #[error(transparent)]
+    Foreign(#[from] Box<Changed>),
     /// A value is not one that the lease has.
     #[error("{knob} = {value} is not a value of the lease")]
     NotLeased { knob: String, value: i64 },
@@ -327,7 +317,7 @@ impl Lease {
         }
         let mut change = change.clone();
         for entry in &mut change.entries {
-            if let Some((_, value)) = self.expected(entry) {
+            if let Some(value) = self.expected(entry) {
                 entry.applied = Some(value);
             }
         }
@@ -363,10 +353,8 @@ impl Lease {
     pub fn check(&self, machine: &dyn Writable) -> Result<(), SetError> {
         let found = self.found(machine)?;
         for (entry, found) in self.entries.iter().zip(found) {
-            let Some((knob, expected)) = self.expected(entry) else { continue };
-            if !value::same(&entry.place, found.as_deref(), Some(&expected)) {
-                return Err(SetError::Foreign(Foreign { knob, expected, found }));
-            }
+            let Some(expected) = self.expected(entry) else { continue };
+            Changed::check(&entry.place, Some(&expected), found)?;
         }
         Ok(())
     }
@@ -388,11 +376,11 @@ impl Lease {
         Ok(self.entries.iter().map(of).collect())
     }
 
-    fn expected(&self, entry: &Entry) -> Option<(String, String)> {
-        let name = entry.knob.clone()?;
-        let knob = Knob::of(self.now.layer(), &name)?;
-        let value = knob.written(self.now.get(&name)?);
-        Some((name, value))
+    /// What was written last to a place.
+    fn expected(&self, entry: &Entry) -> Option<String> {
+        let name = entry.knob.as_deref()?;
+        let knob = Knob::of(self.now.layer(), name)?;
+        Some(knob.written(self.now.get(name)?))
     }
 
     /// Puts a setting into force: every value is compared before, and each that is written is read back.
@@ -602,9 +590,7 @@ fn entries(
         if found.is_none() {
             return Err(unfit(&format!("{place} does not exist")));
         }
-        if !value::same(&place, found.as_deref(), Some(&expected)) {
-            return Err(LeaseError::Meanwhile { place: Box::new(place), expected, found });
-        }
+        Changed::check(&place, Some(&expected), found.clone())?;
         entries.push(Entry {
             knob: Some(param.name.to_owned()),
             place,

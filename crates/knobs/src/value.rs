@@ -31,6 +31,29 @@ pub enum ValueError {
     Clamped { place: Place, written: String, kept: Option<String> },
 }
 
+/// A value is not the one that was there a moment ago, or that was written last.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place} is {} and not {}: another program changed it", shown(.found.as_deref()), shown(.expected.as_deref()))]
+pub struct Changed {
+    pub place: Place,
+    pub expected: Option<String>,
+    /// What is there; `None`: nothing.
+    pub found: Option<String>,
+}
+
+impl Changed {
+    pub(crate) fn check(
+        place: &Place,
+        expected: Option<&str>,
+        found: Option<String>,
+    ) -> Result<(), Box<Changed>> {
+        if same(place, found.as_deref(), expected) {
+            return Ok(());
+        }
+        Err(Box::new(Changed { place: place.clone(), expected: expected.map(str::to_owned), found }))
+    }
+}
+
 fn clamped(place: &Place) -> &'static str {
     match place {
         Place::Iothread { .. } => "QEMU changed the value",

@@ -5,7 +5,7 @@ use super::revert::put_back;
 use super::{begun, in_state, is_ours};
 use crate::journal::{Change, Entry, Journal, JournalError, State};
 use crate::place::Place;
-use crate::value::{self, ValueError, shown};
+use crate::value::{self, Changed, ValueError, shown};
 use dwell_machine::Writable;
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ pub enum StepError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// Another program wrote since it was checked.
-    #[error("{place} was {} a moment ago and is {} now: another program changed it", shown(.expected.as_deref()), shown(.found.as_deref()))]
-    Meanwhile { place: Place, expected: Option<String>, found: Option<String> },
+    #[error(transparent)]
+    Meanwhile(#[from] Box<Changed>),
 }
 
 /// Applies a checked plan, or nothing. `wait` waits between two writes.
@@ -121,11 +121,7 @@ fn step(
     expected: Option<&str>,
     text: &str,
 ) -> Result<(), StepError> {
-    let found = value::read(machine, &entry.place)?;
-    if !value::same(&entry.place, found.as_deref(), expected) {
-        let expected = expected.map(str::to_owned);
-        return Err(StepError::Meanwhile { place: entry.place.clone(), expected, found });
-    }
+    Changed::check(&entry.place, expected, value::read(machine, &entry.place)?)?;
     let written = value::write(machine, &entry.place, Some(text));
     if let Err(ValueError::Clamped { kept: Some(kept), .. }) = &written
         && kept.len() <= LONGEST_KEPT

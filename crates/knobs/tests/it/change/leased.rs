@@ -97,7 +97,7 @@ fn what_somebody_else_writes_is_seen_before_a_write_and_left_alone() {
     lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
     fixture.set("guest_halt_poll_ns", "77777\n");
     let Err(SetError::Foreign(foreign)) = lease.check(&fixture.machine) else { panic!() };
-    assert_eq!((foreign.expected.as_str(), foreign.found.as_deref()), ("20000", Some("77777")));
+    assert_eq!((foreign.expected.as_deref(), foreign.found.as_deref()), (Some("20000"), Some("77777")));
     assert!(matches!(lease.set(&fixture.machine, &with(0, 0)), Err(SetError::Foreign(_))));
     assert_eq!(fixture.value("guest_halt_poll_shrink"), "1", "nothing is written beside it");
     let ended = end(&fixture, &lease);
