@@ -25,6 +25,26 @@
 
 #![forbid(unsafe_code)]
 
+/// What `#[serde(try_from = "String", into = "String")]` needs of a type that is parsed and displayed as text.
+#[macro_export]
+macro_rules! serde_as_text {
+    ($type:ty, $error:ty) => {
+        impl TryFrom<String> for $type {
+            type Error = $error;
+
+            fn try_from(text: String) -> Result<$type, $error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
 pub mod change;
 pub mod condition;
 pub mod explain;

@@ -42,19 +42,7 @@ impl FromStr for ObjectId {
     }
 }
 
-impl TryFrom<String> for ObjectId {
-    type Error = NotAnId;
-
-    fn try_from(text: String) -> Result<ObjectId, NotAnId> {
-        text.parse()
-    }
-}
-
-impl From<ObjectId> for String {
-    fn from(id: ObjectId) -> String {
-        id.0
-    }
-}
+crate::serde_as_text!(ObjectId, NotAnId);
 
 impl Deref for ObjectId {
     type Target = str;

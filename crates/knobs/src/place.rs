@@ -136,19 +136,7 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-impl TryFrom<String> for Place {
-    type Error = NotAPlace;
-
-    fn try_from(text: String) -> Result<Place, NotAPlace> {
-        text.parse()
-    }
-}
-
-impl From<Place> for String {
-    fn from(place: Place) -> String {
-        place.to_string()
-    }
-}
+crate::serde_as_text!(Place, NotAPlace);
 
 #[cfg(test)]
 mod tests {

@@ -19,6 +19,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -49,10 +50,10 @@ pub enum Address {
 pub(super) const OFF: &str = "off";
 const UNIX: &str = "unix:";
 
-impl TryFrom<String> for Address {
-    type Error = String;
+impl FromStr for Address {
+    type Err = String;
 
-    fn try_from(text: String) -> Result<Address, String> {
+    fn from_str(text: &str) -> Result<Address, String> {
         match text.strip_prefix(UNIX) {
             Some(path) if path.starts_with('/') => Ok(Address::Unix(path.into())),
             None if text == OFF => Ok(Address::Off),
@@ -65,11 +66,7 @@ impl TryFrom<String> for Address {
     }
 }
 
-impl From<Address> for String {
-    fn from(address: Address) -> String {
-        address.to_string()
-    }
-}
+dwell_knobs::serde_as_text!(Address, String);
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
