@@ -61,18 +61,20 @@ fn words(benched: &Benched<'_>, waits: Option<&Waits>) -> String {
     text
 }
 
+/// What a replay predicts of a figure: sleeps, or the time polled \[ns\].
+fn predicted(benched: &Benched<'_>, row: &ResultRow) -> Option<f64> {
+    let predicted = benched.arms.iter().find(|arm| arm.name == row.arm)?.predicted?;
+    match row.figure.as_str() {
+        SLEEPS_PER_REQUEST => Some(predicted.sleeps),
+        CPU_PER_REQUEST => Some(predicted.polled_ns),
+        _ => None,
+    }
+}
+
 /// In the units of the names: ns, shares of a CPU, numbers.
 fn for_programs(benched: &Benched<'_>) -> Table {
     let known = |value: Option<f64>| value.filter(|value| value.is_finite()).map(Cell::Rounded);
     let limit = |value: Option<Interval>, at: usize| known(value.and_then(|value| Some(value.limits()?[at])));
-    let predicted = |row: &ResultRow| {
-        let predicted = benched.arms.iter().find(|arm| arm.name == row.arm)?.predicted?;
-        match row.figure.as_str() {
-            SLEEPS_PER_REQUEST => Some(predicted.sleeps),
-            CPU_PER_REQUEST => Some(predicted.polled_ns),
-            _ => None,
-        }
-    };
     Table::of(&benched.findings.rows)
         .column(Column::text("figure", "figure"), |row| row.figure.as_str())
         .column(Column::text("setting", "arm"), |row| row.arm.as_str())
@@ -82,7 +84,7 @@ fn for_programs(benched: &Benched<'_>) -> Table {
         .column(Column::number("ratio", "ratio"), |row| known(row.ratio().map(|ratio| ratio.value)))
         .column(Column::number("from", "ratio_low_95"), |row| limit(row.ratio(), 0))
         .column(Column::number("to", "ratio_high_95"), |row| limit(row.ratio(), 1))
-        .column(Column::number("predicted", "predicted"), |row| known(predicted(row)))
+        .column(Column::number("predicted", "predicted"), |row| known(predicted(benched, row)))
         .table()
 }
 
@@ -122,12 +124,11 @@ fn table(benched: &Benched<'_>) -> Table {
     }
     table
         .column(Column::number("predicted", "predicted"), |row| {
-            let predicted = benched.arms.iter().find(|arm| arm.name == row.arm)?.predicted?;
-            match row.figure.as_str() {
-                SLEEPS_PER_REQUEST => Some(Cell::Ratio(predicted.sleeps)),
-                CPU_PER_REQUEST => Some(Cell::Text(format!("+ {}", duration(predicted.polled_ns)))),
-                _ => None,
-            }
+            let value = predicted(benched, row)?;
+            Some(match row.unit {
+                Unit::Nanos => Cell::Text(format!("+ {}", duration(value))),
+                _ => Cell::Ratio(value),
+            })
         })
         .table()
 }
