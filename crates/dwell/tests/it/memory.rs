@@ -1,5 +1,6 @@
 //! How much memory a long input takes: no more than a short one.
 
+use dwell_testing::process::Process;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -13,13 +14,10 @@ const SLACK_KIB: u64 = 32 << 10;
 fn peak_of_import(bytes: u64, name: &str) -> u64 {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let to = folder.path().join("out.parquet");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
-        .args(["import", "-", "--format", "json", "-o"])
-        .arg(&to)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("dwell starts");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    command.args(["import", "-", "--format", "json", "-o"]).arg(&to);
+    let mut child =
+        Process(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("dwell starts"));
     let mut input = child.stdin.take().expect("stdin is a pipe");
     let (mut written, mut lines) = (0, 0u64);
     let mut text = String::new();

@@ -8,6 +8,7 @@ use dwell_policy::version::Version;
 use dwell_replay::Figure;
 use dwell_replay::advice::{Gain, Interval};
 use dwell_testing::fixture;
+use dwell_testing::process::Process;
 use dwell_testing::{say, schema};
 use serde_json::Value;
 use std::path::Path;
@@ -178,7 +179,8 @@ fn an_interrupted_bench_puts_back_what_was_there() {
     let monitor = qemu.monitor();
     let before = properties(&monitor);
     let words = ["bench", "--set", "poll-max-ns=123456", "--set", "poll-grow=7"];
-    let bench = dwell(&words, &monitor).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let bench =
+        Process(dwell(&words, &monitor).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     std::thread::sleep(Duration::from_secs(2));
     let interrupt = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
@@ -191,7 +193,8 @@ fn an_interrupted_bench_puts_back_what_was_there() {
     say!("{test}: ended and put back in {:?}", begun.elapsed());
 
     // What is killed restores nothing, and the journal has it all.
-    let mut killed = dwell(&words, &monitor).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut killed =
+        Process(dwell(&words, &monitor).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let begun = Instant::now();
     while properties(&monitor) == before {
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing was set");
