@@ -76,7 +76,7 @@ mod tests {
             of_status(&status),
             [
                 "control of host: controls, halt_poll_ns=20000; cost 37.5 % of the originals'; because",
-                "control of guest: given up, ; it is",
+                "control of guest: given up; it is",
             ]
         );
         assert_eq!(of_status(&json!({})), [""; 0]);
