@@ -12,7 +12,7 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::timer::TimerContents;
 use dwell_recording::{IdleIncludes, Metadata, Reader, with_causes};
 use dwell_replay::advice::Origin;
-use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf};
+use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf, LoadCalibrationError};
 use dwell_replay::causal::{self, Calibrated};
 use dwell_replay::check::{layer_in_force, setting_of};
 use dwell_replay::tune::MIN_EPISODES;
@@ -124,9 +124,14 @@ pub(crate) struct Model {
 /// The cost of a halt where none was measured.
 pub(crate) const HALT_COST: Nanos = Nanos::from_micros(20);
 
-/// What was calibrated for the machine of a recording. A file that cannot be read is as none.
+/// What was calibrated for the machine of a recording.
 pub(crate) fn calibrated(metadata: &Metadata) -> Option<HaltCosts> {
-    Calibration::load_for(metadata).unwrap_or_else(|error| {
+    or_left_out(Calibration::load_for(metadata))
+}
+
+/// A calibration that cannot be read is as none.
+pub(crate) fn or_left_out<T>(loaded: Result<Option<T>, LoadCalibrationError>) -> Option<T> {
+    loaded.unwrap_or_else(|error| {
         crate::output::note(&format!("dwell: the calibration is left out: {}", with_causes(&error)));
         None
     })
@@ -401,9 +406,9 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     notes
 }
 
-/// A note on episodes that overlap, though by no more in all than is possible.
-pub(crate) fn note_of_overlaps(reader: &Reader) -> anyhow::Result<Option<String>> {
-    let number = dwell_recording::summary::overlapping(reader)?;
+/// A note on episodes that overlap, though by no more in all than is possible; of a source that was replayed.
+pub(crate) fn note_of_overlaps(source: &RecordingSource) -> anyhow::Result<Option<String>> {
+    let number = source.overlapping()?;
     let start = if number == 1 { "starts" } else { "start" };
     Ok((number > 0).then(|| {
         format!(

@@ -56,6 +56,7 @@ mod idle_path;
 mod metadata;
 pub mod newfile;
 mod open;
+mod overlap;
 mod pages;
 mod reader;
 pub mod regular;
@@ -82,6 +83,7 @@ pub use metadata::{
 };
 pub use newfile::{NewFile, NewFileError};
 pub use open::{FOREIGN, MOST_IDLERS, OpenError};
+pub use overlap::Ends;
 pub use reader::{ReadError, Reader};
 pub use segment::{Cause, CauseShares, MOST_SEGMENTS, Segment, Segments};
 pub use table_reader::{Cells, TableReadError, TableReader};

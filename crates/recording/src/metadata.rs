@@ -97,6 +97,11 @@ impl<O> Metadata<O> {
         self.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))
     }
 
+    /// By how much episodes may overlap, as times resolve no more \[ns\]. Where there were no times all starts are the same.
+    pub fn overlap_tolerance_ns(&self) -> u64 {
+        if self.has_least_lengths() { u64::MAX } else { self.resolution_ns.unwrap_or(0) }
+    }
+
     /// Metadata in which only the layer is known.
     pub fn new(layer: O) -> Metadata<O> {
         Metadata {

@@ -5,6 +5,7 @@ use crate::chunk::Chunk;
 use crate::columns::Columns;
 use crate::contents::Contents;
 use crate::metadata::{Metadata, TimeRecorded};
+use crate::overlap::Ends;
 use crate::reader::{ReadError, Reader};
 use crate::segment::CauseShares;
 use crate::sparse::Quantiles;
@@ -117,8 +118,8 @@ impl Summary {
         let mut all = Counter::default();
         let mut idlers: Vec<Counter> = Vec::new();
         idlers.resize_with(reader.contents().idlers.len(), Counter::default);
-        let (mut out_of_order, mut polls_that_went_on) = (0, 0);
-        let mut overlaps = Overlaps::new(reader);
+        let (mut out_of_order, mut overlapping, mut polls_that_went_on) = (0, 0, 0);
+        let (mut ends, tolerance_ns) = (Ends::default(), reader.metadata().overlap_tolerance_ns());
         let (mut preempted_polls, mut lost_in_polls_ns) = (0, 0u64);
         let layer = reader.metadata().layer;
         let mut chunk = Chunk::default();
@@ -133,9 +134,11 @@ impl Summary {
                 let went_on = poll_went_on(layer, chunk.halted[row], chunk.wake_latency_ns[row]);
                 polls_that_went_on += u64::from(went_on);
                 all.add(&chunk, row);
-                if let Some(idler) = idlers.get_mut(chunk.idler[row] as usize) {
+                let number = chunk.idler[row] as usize;
+                if let Some(idler) = idlers.get_mut(number) {
                     out_of_order += u64::from(idler.last_start_ns > start_ns);
-                    overlaps.add(&chunk, row);
+                    let overlaps = ends.overlaps(number, start_ns, chunk.idle_ns[row], tolerance_ns);
+                    overlapping += u64::from(overlaps);
                     idler.add(&chunk, row);
                 }
             }
@@ -158,54 +161,13 @@ impl Summary {
             idlers: idlers.collect(),
             all: all.finish(),
             out_of_order,
-            overlapping: overlaps.episodes,
+            overlapping,
             polls_that_went_on,
             preempted_polls,
             lost_in_polls_ns,
             contradictions,
             causes,
         })
-    }
-}
-
-/// How many episodes of a recording start before the one before them of the same idler has ended, see
-/// [`Summary::overlapping`].
-///
-/// # Errors
-/// [`ReadError`] if the recording cannot be read.
-pub fn overlapping(reader: &Reader) -> Result<u64, ReadError> {
-    let columns = Columns::IDLER.union(Columns::START_NS).union(Columns::IDLE_NS);
-    let (mut overlaps, mut chunk) = (Overlaps::new(reader), Chunk::default());
-    for row_group in 0..reader.row_groups() {
-        reader.read(row_group, columns, &mut chunk)?;
-        (0..chunk.rows).for_each(|row| overlaps.add(&chunk, row));
-    }
-    Ok(overlaps.episodes)
-}
-
-/// Episodes that start before the one before them has ended, as they are read.
-struct Overlaps {
-    resolution_ns: u64,
-    /// Of each idler the latest end.
-    ended_ns: Vec<Option<u64>>,
-    episodes: u64,
-}
-
-impl Overlaps {
-    /// Where there were no times all starts are the same, and nothing is counted.
-    fn new(reader: &Reader) -> Overlaps {
-        let metadata = reader.metadata();
-        let resolution_ns =
-            if metadata.has_least_lengths() { u64::MAX } else { metadata.resolution_ns.unwrap_or(0) };
-        Overlaps { resolution_ns, ended_ns: vec![None; reader.contents().idlers.len()], episodes: 0 }
-    }
-
-    fn add(&mut self, chunk: &Chunk, row: usize) {
-        let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
-        let Some(ended_ns) = self.ended_ns.get_mut(chunk.idler[row] as usize) else { return };
-        let resolved_ns = start_ns.saturating_add(self.resolution_ns);
-        self.episodes += u64::from(ended_ns.is_some_and(|ended_ns| ended_ns > resolved_ns));
-        *ended_ns = (*ended_ns).max(Some(start_ns.saturating_add(idle_ns)));
     }
 }
 

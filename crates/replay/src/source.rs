@@ -4,7 +4,7 @@ use crate::latency::{self, Latencies};
 use crate::number::{duration, number_of};
 use crate::priced::Sample;
 use dwell_policy::Nanos;
-use dwell_recording::{Chunk, Columns, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
+use dwell_recording::{Chunk, Columns, Ends, IdleIncludes, Layer, ReadError, Reader, TimeRecorded};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -299,6 +299,8 @@ pub struct RecordingSource {
     /// That of halts of which the recording has none.
     otherwise: Option<Nanos>,
     latencies: OnceLock<Latencies>,
+    /// Counted by the first visit of all episodes.
+    overlapping: OnceLock<u64>,
     poll_pass: Nanos,
 }
 
@@ -312,6 +314,7 @@ impl RecordingSource {
             given: None,
             otherwise: None,
             latencies: OnceLock::new(),
+            overlapping: OnceLock::new(),
             poll_pass: Nanos::ZERO,
         }
     }
@@ -390,6 +393,18 @@ impl RecordingSource {
         } else {
             source.with_latency(self.given, self.otherwise)
         }
+    }
+
+    /// How many episodes start before the one before them of the same idler has ended. Once all episodes were visited
+    /// nothing is read for it.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the recording cannot be read.
+    pub fn overlapping(&self) -> Result<u64, SourceError> {
+        if self.overlapping.get().is_none() {
+            self.visit(0..u64::MAX, &mut |_| ())?;
+        }
+        Ok(self.overlapping.get().copied().unwrap_or(0))
     }
 
     pub fn reader(&self) -> &Reader {
@@ -477,7 +492,18 @@ impl Source for RecordingSource {
         batch.set_poll_step(self.poll_step());
         let latencies = self.latencies()?;
         let late = Some(latencies).filter(|latencies| self.is_late(latencies));
+        let is_whole = cuts.first() == Some(&0) && cuts.last().is_some_and(|&end| end >= self.episodes());
+        let mut ends = Some(Ends::default()).filter(|_| is_whole && self.overlapping.get().is_none());
+        let (mut overlapping, tolerance_ns) = (0, self.reader.metadata().overlap_tolerance_ns());
         self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
+            if let Some(ends) = &mut ends {
+                overlapping += (0..chunk.rows)
+                    .filter(|&row| {
+                        let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
+                        ends.overlaps(chunk.idler[row] as usize, start_ns, idle_ns, tolerance_ns)
+                    })
+                    .count() as u64;
+            }
             for (number, part) in parts.iter().enumerate() {
                 let wanted = rows.start.max(part.start)..rows.end.min(part.end);
                 if !wanted.is_empty() {
@@ -493,6 +519,9 @@ impl Source for RecordingSource {
                 }
             }
         })?;
+        if ends.is_some() {
+            let _ = self.overlapping.set(overlapping);
+        }
         Ok(spans)
     }
 }

@@ -1,7 +1,7 @@
 //! Paired episodes into a recording.
 
 use crate::pairing::PairedEpisode;
-use dwell_recording::{Episode, IdlerId, WriteError, Writer};
+use dwell_recording::{Ends, Episode, IdlerId, WriteError, Writer};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 
@@ -25,8 +25,7 @@ pub struct Overlaps {
 
 #[derive(Debug, Default)]
 pub(crate) struct OverlapCheck {
-    /// Latest end so far \[ns\], by number of the idler.
-    ends_ns: Vec<u64>,
+    ends: Ends,
     overlaps: Overlaps,
 }
 
@@ -40,17 +39,12 @@ impl OverlapCheck {
         tolerance_ns: u64,
         line: Option<u64>,
     ) {
-        if self.ends_ns.len() <= idler.index() {
-            self.ends_ns.resize(idler.index() + 1, 0);
-        }
-        let Some(end_ns) = self.ends_ns.get_mut(idler.index()) else { return };
-        if start_ns.saturating_add(tolerance_ns) < *end_ns {
+        if self.ends.overlaps(idler.index(), start_ns, idle_ns, tolerance_ns) {
             if self.overlaps.episodes == 0 {
                 self.overlaps = Overlaps { episodes: 0, idler: name.to_owned(), start_ns, line };
             }
             self.overlaps.episodes += 1;
         }
-        *end_ns = (*end_ns).max(start_ns.saturating_add(idle_ns));
     }
 
     /// What was found; `None` if nothing.

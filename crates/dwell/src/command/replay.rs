@@ -120,7 +120,6 @@ pub(crate) fn run(args: Args) -> Outcome {
         "--host-polls-too needs --layer guest+host"
     );
     let mut notes = model.notes(&metadata);
-    notes.extend(model::note_of_overlaps(&reader)?);
     let asked = if args.set.is_empty() {
         let (present, recorded) = model.present(&metadata);
         let which = if recorded {
@@ -142,6 +141,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     notes.extend(check::note(&self_check));
     notes.extend(model::notes_of_length(source.episodes(), &metadata));
     let outcome = progress::replay(&source, &rules, model.halt_cost)?;
+    notes.extend(model::note_of_overlaps(&source)?);
     let pricing = model.pricing(&outcome);
     let Replayed { counts, optimum: bound, .. } = outcome;
     let mut replayed = Costs {

@@ -177,7 +177,6 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer.name(), reader.metadata().idle_includes);
     let has_time = reader.time_recorded().is_some();
-    let overlaps = model::note_of_overlaps(&reader)?;
     let source = RecordingSource::new(reader, false).with_latency(args.latency.wakeup_latency, None);
     let (source, self_check) = check::check(source)?;
     let priced = |source: &RecordingSource| {
@@ -199,7 +198,8 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
         episodes: source.episodes(),
         self_check,
     };
-    Ok(Found { about, has_time, overlaps, priced: priced(&source)?, late })
+    let priced = priced(&source)?;
+    Ok(Found { about, has_time, overlaps: model::note_of_overlaps(&source)?, priced, late })
 }
 
 fn split(found: &[Found]) -> String {

@@ -242,7 +242,7 @@ pub(crate) fn advise(
         notes.push("the recording does not have the setting in force; `present` is the default".to_owned());
     }
     notes.extend(model.notes(metadata));
-    notes.extend(model::note_of_overlaps(source.reader())?);
+    notes.extend(model::note_of_overlaps(source)?);
     notes.extend(stolen.map(cores));
     if source.time_recorded().is_none() {
         notes.push(

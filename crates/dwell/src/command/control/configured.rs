@@ -2,24 +2,16 @@
 
 use super::Args;
 use crate::command::iothread::socket;
-use crate::model::{ModelArgs, Whose};
-use crate::output;
+use crate::model::{ModelArgs, Whose, or_left_out};
 use anyhow::{Context, bail, ensure};
 use dwell_control::daemon::config::{self, Config, Options};
 use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
-use dwell_recording::with_causes;
 use dwell_replay::calibration::{Calibration, HaltOf};
 
-/// The latency of a vCPU's halts on this machine, where it was calibrated. One that cannot be read is as none.
+/// The latency of a vCPU's halts on this machine, where it was calibrated.
 fn calibrated_latency() -> Option<Nanos> {
-    let stored = match Calibration::load(&Calibration::path()?) {
-        Ok(stored) => stored?,
-        Err(error) => {
-            output::note(&format!("dwell: the calibration is left out: {}", with_causes(&error)));
-            return None;
-        }
-    };
+    let stored = or_left_out(Calibration::load(&Calibration::path()?))?;
     let machine = Sysroot::of_this_machine();
     let here = cpu::model(&machine)? == stored.cpu_model && kernel::release(&machine)? == stored.kernel;
     here.then(|| stored.halt_of(HaltOf::Vcpu)?.halt_latency()).flatten()
