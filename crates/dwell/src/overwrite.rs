@@ -13,11 +13,6 @@ pub(crate) struct ForceArg {
 }
 
 impl ForceArg {
-    /// Whether files that are there already are replaced.
-    pub(crate) fn is_given(self) -> bool {
-        self.force
-    }
-
     /// Refuses a file that is there already. To be asked before the work begins.
     pub(crate) fn may_write<'a>(
         self,

@@ -182,17 +182,13 @@ fn without_plan(of_another_layer: usize, unchanged: usize) -> Option<String> {
 /// Writes files, the order last. Before the first one: refuses to replace any unless that is asked for, and then removes
 /// plans of an earlier order that the new one does not name.
 fn write_all(folder: &Path, files: &[(String, Vec<u8>)], force: ForceArg) -> anyhow::Result<()> {
-    let exists = |name: &&String| folder.join(name).symlink_metadata().is_ok_and(|there| there.is_file());
-    if let Some(name) = files.iter().map(|(name, _)| name).find(exists).filter(|_| !force.is_given()) {
-        bail!(
-            "cannot write {}: the file exists; --force replaces it, or name another folder",
-            folder.join(name).display()
-        );
-    }
+    files.iter().try_for_each(|(name, _)| force.may_write(&folder.join(name), []))?;
     fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     for old in plans_of_order(folder) {
-        if files.iter().all(|(name, _)| *name != old) && exists(&&old) {
-            let path = folder.join(&old);
+        let path = folder.join(&old);
+        if files.iter().all(|(name, _)| *name != old)
+            && path.symlink_metadata().is_ok_and(|there| there.is_file())
+        {
             fs::remove_file(&path)
                 .with_context(|| format!("cannot remove {}, a plan of an earlier order", path.display()))?;
         }
