@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 pub enum Format {
     /// Aligned columns, rounded values.
     Table,
-    /// JSON, values not rounded, times in ns.
+    /// Values not rounded, times in ns.
     Json,
     /// Comma-separated values, not rounded, times in ns.
     Csv,

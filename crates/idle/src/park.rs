@@ -146,7 +146,7 @@ mod thread {
         SPINNER.set(Some(waker));
     }
 
-    /// Takes away the waker of a spinner that ends: nothing would look for it.
+    /// Removes the waker of a spinner that has ended: nothing polls that any more.
     #[derive(Default)]
     struct Spinning(Option<Waker>);
 

@@ -81,7 +81,7 @@ pub(crate) struct Args {
 pub(crate) enum Format {
     /// Lines for people.
     Table,
-    /// JSON, times in ns.
+    /// Times in ns.
     Json,
 }
 

@@ -145,7 +145,7 @@ impl Pair<'_> {
         Ok(Watched { per_s, segments, present, known: known.unwrap_or_default() })
     }
 
-    /// Runs the pair under each maximum in turns, each round from another one on, records it under each after half of the rounds, and
+    /// Runs the pair under each maximum in turns, in an order that rotates, records it under each after half of the rounds, and
     /// predicts each from each other. Threads are recorded without polls only, as their polls cannot be seen.
     ///
     /// # Errors

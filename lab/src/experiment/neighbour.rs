@@ -537,7 +537,7 @@ fn both_phases(
         .figure("wakeups_per_s", wakeups / seconds)
         .figure("cpu_share", cpu_ns / seconds / 1e9)
         .figure("preemptions_per_s", counts.preemptions as f64 / seconds);
-    // Of one that did not poll again the time that was waited for it: without it the mean would be of the quick ones.
+    // An idler that did not poll again counts with the time that was waited; else slow recoveries would lower the mean.
     let is_known = recovered || way.polls();
     Ok(if is_known { block.figure(RECOVERY, recovery.get() as f64) } else { block })
 }

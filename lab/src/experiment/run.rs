@@ -108,8 +108,8 @@ pub(super) fn join<T>(participant: ScopedJoinHandle<'_, Result<T, LabError>>) ->
     participant.join().map_err(|_| LabError::Panicked)?
 }
 
-/// Runs two sides that wait for each other on threads of these names. Where one fails, `failed` tells the other, which
-/// would wait for ever.
+/// Runs two sides that wait for each other on threads of these names. Where one fails, `failed` is set, so that the
+/// other does not wait for ever.
 pub(super) fn both<A: Send, B: Send>(
     [name, other_name]: [&str; 2],
     failed: &AtomicBool,

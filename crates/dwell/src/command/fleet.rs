@@ -71,7 +71,7 @@ pub(crate) struct Args {
     class: Option<String>,
     /// VMs to leave out of the choice and to report on: a share of all, such as 50%, or a folder
     ///
-    /// A share, from 0 to below 1 (100%), is drawn by a hash of the VMs' names. A folder is a component of the
+    /// A share, from 0 to less than 1 (100%), is drawn by a hash of the VMs' names. A folder is a component of the
     /// path, such as the day of the recordings; write `/` behind a name that is a number. With 0, settings are chosen and
     /// reported on all recordings.
     #[arg(long, value_name = "SHARE|FOLDER", default_value = "50%", value_parser = HeldOut::parse)]

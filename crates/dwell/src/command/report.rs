@@ -88,7 +88,7 @@ pub(crate) struct Args {
 enum Form {
     /// One self-contained page.
     Html,
-    /// JSON, values not rounded, times in ns.
+    /// Values not rounded, times in ns.
     Json,
 }
 

@@ -138,7 +138,8 @@ pub(super) struct Wakeup {
 
 /// A task with fewer segments than this share of the busiest one's does not lead.
 const LEADS: f64 = 0.1;
-/// Nor does one that has none in the last of so many parts of the time: a replay ends with the first of the leading tasks.
+/// Nor does a task without a segment in the last of so many equal parts of the time: a replay ends where the first of the
+/// leading tasks has none left.
 const PARTS: u64 = 10;
 
 impl Program {

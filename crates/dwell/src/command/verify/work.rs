@@ -116,7 +116,7 @@ impl Own {
 fn printed(command: &str, patience: Duration) -> anyhow::Result<f64> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // In a process group of its own: Ctrl-C is for dwell, which ends after the block.
+    // In a process group of its own, so that Ctrl-C reaches dwell only, which ends after the block.
     let child = shell.process_group(0).spawn()?;
     let group = Pid::from_child(&child);
     let (ended, waits) = channel::<()>();
@@ -222,7 +222,7 @@ mod tests {
             let error = printed(command, PATIENCE).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
-        // Who waits for what it has started, waits for ever.
+        // What it has started keeps its output open.
         let error = printed("sleep 60 & echo 1", Duration::from_millis(100)).unwrap_err().to_string();
         assert!(error.contains("it took longer than 100ms and was killed"), "{error}");
     }
