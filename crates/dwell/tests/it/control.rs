@@ -113,6 +113,39 @@ fn options_without_effect_are_refused() {
     refused(&["--format", "json", "--check"], "--format needs --replay");
 }
 
+/// `DWELL_UPDATE_DOCS=1` writes the file of the packages anew.
+#[test]
+fn packages_have_the_configuration_of_the_book_whose_values_are_the_defaults() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let book = fs::read_to_string(root.join("docs/src/control.md")).unwrap();
+    let start = book.find("mode = \"advise\" ").unwrap();
+    let described = book[start..].split_once("```").unwrap().0;
+    let mut commented = String::from(
+        "# The configuration of dwell control; what is not set here has these defaults. See dwell-control(1).\n",
+    );
+    for line in described.lines() {
+        commented.push_str(format!("# {line}").trim_end());
+        commented.push('\n');
+    }
+    let packed = root.join("packaging/control.toml");
+    if std::env::var_os("DWELL_UPDATE_DOCS").is_some() {
+        fs::write(&packed, &commented).unwrap();
+    }
+    assert!(fs::read_to_string(&packed).unwrap() == commented, "packaging/control.toml is not the book's");
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("control.toml");
+    let checked = |text: &str| {
+        fs::write(&file, text).unwrap();
+        good(&["control", "--check", "--config", file.to_str().unwrap()])
+    };
+    // The values without the I/O threads and VMs, of which there are none by default.
+    let values = described.split_once("\n\n").unwrap().0;
+    assert_eq!(checked(values), checked(""));
+    assert_eq!(checked(&commented), checked(""));
+    assert_ne!(checked(described), checked(""));
+}
+
 /// A controller that runs, and its lines.
 struct Running {
     child: Process,
