@@ -2,6 +2,7 @@
 
 use crate::core::trust::Apart;
 use dwell_policy::param::{Param, Setting};
+use dwell_replay::causal::Range;
 use dwell_stats::Interval;
 use serde::Serialize;
 
@@ -51,6 +52,17 @@ pub enum Cause {
         originals_ns: f64,
         /// The cost of the optimum.
         optimum_ns: f64,
+    },
+    /// By a replay of causes another setting is better for the work, or the one in force is.
+    Work {
+        /// The segments that were replayed.
+        segments: usize,
+        /// Work a second, over that under the setting in force.
+        speed: Range,
+        /// The cost of a unit of work under the setting chosen \[ns\].
+        chosen_ns: f64,
+        /// The same under the setting in force.
+        present_ns: f64,
     },
     /// Control has cost more than the originals would have: these are in force for a while.
     Loss {

@@ -226,6 +226,11 @@ impl Checks {
         self.every.is_some_and(|every| verified_ns.is_none_or(|at| now_ns.saturating_sub(*at) >= every.get()))
     }
 
+    /// The setting that polls for longest.
+    pub(crate) const fn longest(&self) -> Setting {
+        self.longest
+    }
+
     /// The setting of a trial, if one is due.
     pub(crate) fn trial(&mut self, now_ns: u64, present: &Setting, mostly_halts: bool) -> Option<Setting> {
         if self.are_off() || !mostly_halts || length(present) >= length(&self.longest) {

@@ -15,7 +15,7 @@ use dwell_replay::RuleError;
 pub const FEWEST: usize = 64;
 
 /// A change has to save this share of the present cost.
-const WORTH: f64 = 1.0 / 16.0;
+pub(crate) const WORTH: f64 = 1.0 / 16.0;
 /// The most episodes that candidates are replayed over.
 const MOST_EPISODES: f64 = 2048.0;
 

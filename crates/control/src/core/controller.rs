@@ -18,7 +18,7 @@ use crate::core::trust::Trust;
 use crate::core::turns::{Next, Part, SETTLE_NS, Turns};
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
-use dwell_replay::causal::maximum;
+use dwell_replay::causal::{maximum, with_maximum};
 use dwell_replay::{Counts, RuleError};
 
 /// A trial may not bring the writes of a minute above these: the others are for changes.
@@ -46,6 +46,8 @@ pub struct Controller {
     checks: Checks,
     /// The setting that was advised last, where changes are advised and not made.
     advised: Option<Setting>,
+    /// Whether in the last period most episodes ended in a halt.
+    mostly_halts: bool,
 }
 
 impl Controller {
@@ -71,6 +73,7 @@ impl Controller {
             another_load: false,
             checks,
             advised: None,
+            mostly_halts: false,
         })
     }
 
@@ -184,6 +187,7 @@ impl Controller {
         if self.checks.take_over() {
             self.idlers.forget_episodes();
         }
+        self.mostly_halts = self.idlers.mostly_halt(period.part.ns);
         let (cause, quiet) = self.judge(now_ns, &period);
         let on_probation = self.is_controlled() && self.account.is_exceeded();
         self.pace.decided(now_ns, quiet, on_probation);
@@ -197,7 +201,7 @@ impl Controller {
             }
             (None, true) => self.turn(now_ns, period.part)?,
             (None, false) => {
-                self.wait_for_a_trial(now_ns, period.part.ns);
+                self.wait_for_a_trial(now_ns);
                 return None;
             }
         };
@@ -205,10 +209,9 @@ impl Controller {
     }
 
     /// Under a load that has changed and mostly halts, the next decision is due when a trial may begin.
-    fn wait_for_a_trial(&mut self, now_ns: u64, span_ns: u64) {
+    fn wait_for_a_trial(&mut self, now_ns: u64) {
         let exceeded = self.account.is_exceeded();
-        let due_ns =
-            self.checks.next_trial_ns(&self.present, exceeded).filter(|_| self.idlers.mostly_halt(span_ns));
+        let due_ns = self.checks.next_trial_ns(&self.present, exceeded).filter(|_| self.mostly_halts);
         if let Some(wait_ns) =
             due_ns.map(|due_ns| due_ns.saturating_sub(now_ns)).filter(|wait_ns| *wait_ns <= SOON_NS)
         {
@@ -244,6 +247,23 @@ impl Controller {
             true => self.pace.at(change.at_ns, SETTLE_NS),
             false => self.pace.start(change.at_ns),
         }
+    }
+
+    /// What to compare by the work done under it where idlers mostly halt, or where a change is advised: the setting in force,
+    /// the one that is to be advised, the one that was advised last, the one that polls for longest, and never polling. Nothing
+    /// where there is no such question.
+    pub fn to_compare(&self, advice: Option<&Change>) -> Vec<Setting> {
+        if advice.is_none() && !self.mostly_halts {
+            return vec![];
+        }
+        let never = with_maximum(self.present, 0);
+        let advised = advice.map(|change| change.to).into_iter().chain(self.advised);
+        [self.present].into_iter().chain(advised).chain([self.checks.longest(), never]).collect()
+    }
+
+    /// The setting that was advised last, or else the one in force.
+    pub fn advice(&self) -> Setting {
+        self.advised.unwrap_or(self.present)
     }
 
     /// A change was advised, and is not made: the next advice has to be better than this one by as much as a
@@ -310,8 +330,7 @@ impl Controller {
         };
         let new = chosen.map_or(&present, |(to, _)| to);
         let differ = setting != originals || reference != originals && self.checks.are_necessary(now_ns);
-        let mostly_halt =
-            chosen.is_none() && (free || !self.account.rests(now_ns)) && self.idlers.mostly_halt(part.ns);
+        let mostly_halt = chosen.is_none() && (free || !self.account.rests(now_ns)) && self.mostly_halts;
         // Where idlers halt, polling may do more than both settings of a check.
         let turns = match self.checks.trial(now_ns, &present, mostly_halt) {
             Some(polls) => Turns::trial(polls, (present, part), self.terms.halt_cost)?,
@@ -404,7 +423,7 @@ impl Controller {
         // Advice that was given may be worth no more than the originals by now.
         let worthless = period.is_worthless() && self.advised.is_none_or(|advised| advised == originals);
         let searched = !worthless && !held && self.searched.is_due(period);
-        let over = self.advised.unwrap_or(self.present);
+        let over = self.advice();
         let chosen = if searched {
             let counted = period.of_one().filter(|_| over == self.present);
             self.choice.choose(&self.idlers, over, counted)

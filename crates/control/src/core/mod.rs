@@ -40,6 +40,7 @@
 //!   is not exact. Where decisions are slow, no period is short.
 
 mod account;
+pub(crate) mod by_work;
 mod candidates;
 mod change;
 mod checks;
@@ -68,6 +69,7 @@ mod turns;
 mod window;
 
 pub use account::TOLERANCE;
+pub use by_work::ByWork;
 pub use candidates::Reach;
 pub use change::{Cause, Change, Measured};
 pub(crate) use change::{differing, writes};

@@ -137,13 +137,13 @@ impl Control<'_> {
         if let Some(log) = &mut self.log {
             log.saw(&layered.subject, now_ns, layered.controller.seen());
         }
-        let Some(change) = change else { return Ok(()) };
         match self.config.mode {
             Mode::Advise => {
-                self.advise(at, &change);
+                let advice = self.by_work(at, change);
+                advice.iter().for_each(|change| self.advise(at, change));
                 Ok(())
             }
-            Mode::Active => self.act(at, &change),
+            Mode::Active => change.map_or(Ok(()), |change| self.act(at, &change)),
         }
     }
 
@@ -199,6 +199,7 @@ impl Control<'_> {
         let line = match change.cause {
             Cause::Untrusted { .. } => format!("no advice; {line}"),
             _ if change.writes() == 0 => format!("advice: leave the setting as it is: {line}"),
+            Cause::Work { .. } => format!("advice: {line}"),
             _ => format!("advice, by replay alone: {line}"),
         };
         if !matches!(change.cause, Cause::Untrusted { .. }) {

@@ -57,7 +57,9 @@ dwell_policy::named! {
 impl Reason {
     pub(super) fn of(cause: &Cause) -> Reason {
         match cause {
-            Cause::Gain { .. } | Cause::Turn | Cause::Verified(_) | Cause::Tried(_) => Reason::Gain,
+            Cause::Gain { .. } | Cause::Work { .. } | Cause::Turn | Cause::Verified(_) | Cause::Tried(_) => {
+                Reason::Gain
+            }
             Cause::Refuted { .. } => Reason::Refuted,
             Cause::Loss { .. } => Reason::Loss,
             Cause::Vetoed { .. } => Reason::Veto,

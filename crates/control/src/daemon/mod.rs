@@ -9,6 +9,7 @@
 
 mod answers;
 mod bursts;
+mod by_work;
 pub mod config;
 mod counters;
 mod decide;
@@ -181,14 +182,20 @@ impl<'a> Control<'a> {
         let originals = layered.controller.originals();
         let line = match self.config.mode {
             Mode::Advise => {
-                let turns = match self.config.compares(layered.subject.layer()) {
-                    true => ", which --mode active takes",
-                    false => "",
+                let how = match (layered.subject.layer(), self.config.compares(layered.subject.layer())) {
+                    (Layer::Guest, _) => {
+                        "by replay of idle times and, where CPUs mostly halt or before a line, of what wakes tasks; only turns, \
+                         which --mode active takes, measure what a load does"
+                    }
+                    (_, true) => {
+                        "by replay alone: whether a load that waits for its own answers would do less is not known without \
+                         turns, which --mode active takes"
+                    }
+                    (_, false) => {
+                        "by replay alone: whether a load that waits for its own answers would do less is not known without turns"
+                    }
                 };
-                format!(
-                    "advises only, by replay alone: whether a load that waits for its own answers would do less is not \
-                     known without turns{turns}; the setting in force is {originals}"
-                )
+                format!("advises only, {how}; the setting in force is {originals}")
             }
             Mode::Active => format!("controls; the originals are {originals}"),
         };

@@ -10,14 +10,16 @@ use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::polling::poll_step;
-use dwell_capture::{GuestSource, Observer, Target};
+use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
 use dwell_knobs::lease::Lease;
 use dwell_machine::threads::context_switches;
 use dwell_machine::{IdleCounts, Machine, Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
+use dwell_recording::{Reader, Segments};
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// The lengths that are drawn of a period, of all VMs together.
@@ -53,6 +55,11 @@ pub(super) trait Source {
         lease: Option<&mut Lease>,
         now_ns: u64,
     ) -> Result<Look, Trouble>;
+
+    /// What runs between idle times and what wakes it, recorded for so long; `None` where that is not to be had.
+    fn segments(&mut self, _length: Duration) -> Option<Segments> {
+        None
+    }
 
     /// The next decision is due so much later \[ns\].
     fn rest(&mut self, _until_next_ns: u64) {}
@@ -343,6 +350,17 @@ impl Source for Guest {
         controller.glance(now_ns, ns, now.len(), &counted);
         *before = now;
         Ok(())
+    }
+
+    fn segments(&mut self, length: Duration) -> Option<Segments> {
+        if self.layer == Layer::Driver {
+            return None;
+        }
+        let stop = AtomicBool::new(false);
+        let until = Until { duration: Some(length), stop: &stop };
+        let target = Target::Guest { source: GuestSource::Auto, causes: true };
+        let (_, bytes) = Recorder::open(target, None).ok()?.to_memory(&until, &mut ()).ok()?;
+        Reader::from_bytes("causes", bytes).ok()?.segments().ok()?
     }
 
     fn rest(&mut self, until_next_ns: u64) {

@@ -8,6 +8,7 @@ use super::observe::{Source, WakeupLatency};
 use super::socket::Ask;
 use super::world::{Told, World};
 use super::{End, Notes, Scene, Stopped, Task, control, stop};
+use crate::core::by_work::tests::in_turns;
 use crate::core::{Controller, Episode, Observed, Terms};
 use dwell_knobs::journal::{self, STATE_DIRECTORY};
 use dwell_knobs::lease::{self, Holder, Lease, Subject};
@@ -15,6 +16,7 @@ use dwell_machine::Writable;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
+use dwell_recording::Segments;
 use dwell_replay::{Counts, Player, Rule};
 use dwell_testing::fixture::Fixture;
 use serde_json::Value;
@@ -33,12 +35,15 @@ struct Load {
     idle_ns: u64,
     /// Whether the kernel counts what its rule does not do.
     miscounted: bool,
+    /// What runs in between and what wakes it, where that can be recorded.
+    causes: Option<fn() -> Segments>,
     /// The CPU time of a look at it.
     look: Duration,
 }
 
 /// A machine without load, whose CPU is quiet.
-const QUIET: Load = Load { idle_ns: 4 * MILLISECOND_NS, miscounted: false, look: Duration::ZERO };
+const QUIET: Load =
+    Load { idle_ns: 4 * MILLISECOND_NS, miscounted: false, causes: None, look: Duration::ZERO };
 const BUSY_NS: u64 = 10_000;
 /// The wakeup latency of a halt.
 const LATENCY_NS: u64 = 14_000;
@@ -170,7 +175,7 @@ impl Source for Cpu {
             player.set(&present);
             *before = present;
         }
-        let Load { idle_ns, miscounted, look } = self.load.get();
+        let Load { idle_ns, miscounted, look, .. } = self.load.get();
         self.cpu_time.set(self.cpu_time.get() + look);
         let number = (now_ns - self.seen_ns) / (idle_ns + BUSY_NS);
         self.seen_ns = now_ns;
@@ -192,6 +197,10 @@ impl Source for Cpu {
             };
         }
         Ok(Look::Episodes(vec![Observed::new(0, counted, episodes)]))
+    }
+
+    fn segments(&mut self, _: Duration) -> Option<Segments> {
+        self.load.get().causes.map(|segments| segments())
     }
 }
 
@@ -288,13 +297,44 @@ fn advice_writes_nothing_and_takes_no_lease() {
     let load = Load { idle_ns: 150_000, ..QUIET };
     let ran = run(&fixture, &|| Ok(configuration(Mode::Advise)), load, 20.0, vec![]);
     assert_eq!(ran.end.unwrap(), End::Duration);
-    assert!(ran.lines[0].starts_with("guest: advises only, by replay alone: "), "{:?}", ran.lines);
+    assert!(ran.lines[0].starts_with("guest: advises only, by replay of idle times and"), "{:?}", ran.lines);
     assert!(
         ran.lines[1].contains("advice, by replay alone: guest_halt_poll_ns 200000 -> 0"),
         "{:?}",
         ran.lines
     );
     assert_eq!((ran.lines.len(), fixture.snapshot(), open_changes(&fixture)), (2, before, 0));
+}
+
+/// The lines of two minutes of advice about a load, with *never* in force.
+fn advised(idle_ns: u64, causes: Option<fn() -> Segments>) -> Vec<String> {
+    let fixture = Fixture::guest();
+    fixture.set("guest_halt_poll_ns", "0");
+    let load = Load { idle_ns, causes, ..QUIET };
+    let ran = run(&fixture, &|| Ok(configuration(Mode::Advise)), load, 120.0, vec![]);
+    assert_eq!(ran.end.unwrap(), End::Duration);
+    ran.lines[1..].to_vec()
+}
+
+#[test]
+fn tasks_that_wait_for_each_other_are_advised_to_poll_for_good_though_idle_times_speak_for_halts() {
+    let lines = advised(150_000, Some(|| in_turns(None)));
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert!(line.starts_with("guest: advice: guest_halt_poll_ns 0 -> 80000, "), "{line}");
+    assert!(line.contains(" times the work a second, and "), "{line}");
+    assert_eq!(advised(150_000, None), [""; 0]);
+}
+
+#[test]
+fn advice_of_idle_times_that_causes_speak_against_is_named_once_and_not_given() {
+    let lines = advised(5_000, Some(|| in_turns(Some(45_000))));
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert!(
+        line.starts_with("guest: no advice: a replay of idle times would advise guest_halt_poll_ns 0 -> "),
+        "{line}"
+    );
+    assert!(line.contains(" times the work a second, and "), "{line}");
+    assert!(advised(5_000, None)[0].starts_with("guest: advice, by replay alone: guest_halt_poll_ns 0 -> "));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::core::differing;
 use crate::core::trust::{Apart, Lost};
 use crate::core::{Cause, Change, Measured, TOLERANCE, Veto};
 use dwell_policy::param::{Param, Setting};
-use dwell_report::{count, duration};
+use dwell_report::{count, duration, ratio};
 
 /// What is changed: `halt_poll_ns 200000 -> 20000, …`.
 pub(super) fn difference(from: &Setting, to: &Setting) -> String {
@@ -25,6 +25,15 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
             count(episodes as u128),
             duration(originals_ns),
             duration(optimum_ns),
+        ),
+        Cause::Work { segments, speed, chosen_ns, present_ns } => format!(
+            "{} ({} to {}) times the work a second, and {} a unit of work instead of {}, by the causes of {} segments",
+            ratio(speed.middle),
+            ratio(speed.low),
+            ratio(speed.high),
+            duration(chosen_ns),
+            duration(present_ns),
+            count(segments as u128),
         ),
         Cause::Loss { excess_ns, originals_ns, rest_ns } => format!(
             "the originals for {}: control has cost {} more than 1.01 times their cost, which was {} in 10 s",

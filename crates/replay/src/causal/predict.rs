@@ -22,6 +22,8 @@ const MOST_SEGMENTS: usize = 1 << 17;
 /// The blocks of what is for judging, of which none has fewer segments than this.
 const BLOCKS: usize = 16;
 const SHORTEST_BLOCK: usize = 32;
+/// From so many segments, of all rules together, several threads replay them: that takes over a millisecond.
+const WORTH_THREADS: usize = 1 << 14;
 /// The error of the model that is in no other part of a range, as a logarithm: what makes 93 % of the ranges of speed of eleven loads
 /// under four maxima contain what was measured (`experiments/guest-loads/causes.py`, 26 November 2026).
 const MODEL_ERROR: f64 = 0.2;
@@ -280,7 +282,11 @@ impl Predictor {
             let is_present = *rule == self.present;
             program.replay(rule, if is_present { self.present_windows } else { variant.windows })
         };
-        rules.par_iter().map(one).collect()
+        // Little is not worth other threads, which a daemon does without.
+        match rules.len().saturating_mul(of.segments.rows.len()) < WORTH_THREADS {
+            true => rules.iter().map(one).collect(),
+            false => rules.par_iter().map(one).collect(),
+        }
     }
 
     /// What rules do in what is for choosing, or in as much of it as so many segments: both kinds of external causes together.
@@ -356,7 +362,7 @@ impl Judged {
         let per_ns = |outcome: &Outcome, sum: f64| sum / outcome.span_ns.max(1) as f64;
         let polled_ns = |outcome: &Outcome| outcome.counts.polled_ns;
         Work {
-            speed: self.range(rule, |all| per_s(&all[rule]) / per_s(&all[0])),
+            speed: self.over_present(rule, per_s),
             cost_ns: self.range(rule, |all| all[rule].per_work(all[rule].counts.cost_ns(halt_cost) as f64)),
             cycle_ns: self.range(rule, |all| self.leading as f64 * 1e9 / per_s(&all[rule])),
             cpu_s: self
@@ -364,6 +370,11 @@ impl Judged {
             polled_s: self.range(rule, |all| per_ns(&all[rule], polled_ns(&all[rule]) as f64)),
             halts_per_s: self.range(rule, |all| per_ns(&all[rule], all[rule].counts.halts as f64 * 1e9)),
         }
+    }
+
+    /// A figure of what a rule does, over that of the present one.
+    pub fn over_present(&self, rule: usize, figure: impl Fn(&Outcome) -> f64) -> Range {
+        self.range(rule, |all| figure(&all[rule]) / figure(&all[0]))
     }
 
     /// A figure of what a rule does, or does in comparison with others.

@@ -1,0 +1,58 @@
+//! Advice by the work done: without turns, a replay of causes says what a load that waits for its own answers would do.
+
+use super::layered::Layered;
+use super::{Control, words};
+use crate::core::{ByWork, Cause, Change};
+use dwell_policy::param::Setting;
+use std::time::Duration;
+
+/// How long causes are recorded.
+const RECORDED: Duration = Duration::from_millis(100);
+/// How often, without advice of a replay of idle times \[ns\].
+const EVERY_NS: u64 = 16_000_000_000;
+
+/// What was compared by the work done.
+#[derive(Default)]
+pub(super) struct Compared {
+    /// When to compare next, if idlers mostly halt \[ns\].
+    next_ns: u64,
+    /// The advice that was last spoken against, and a line said so.
+    refused: Option<Setting>,
+}
+
+impl Control<'_> {
+    /// What to advise in place of what a replay of idle times does, which may be nothing. The same where causes are not to be
+    /// had.
+    pub(super) fn by_work(&mut self, at: usize, advice: Option<Change>) -> Option<Change> {
+        let now_ns = self.now_ns();
+        let Layered { subject, source, controller, by_work: compared, .. } = &mut self.layers[at];
+        let due = match &advice {
+            Some(Change { cause: Cause::Gain { .. }, .. }) => true,
+            Some(_) => false,
+            None => now_ns >= compared.next_ns,
+        };
+        let settings = if due { controller.to_compare(advice.as_ref()) } else { vec![] };
+        if settings.is_empty() {
+            return advice;
+        }
+        compared.next_ns = now_ns.saturating_add(EVERY_NS);
+        let by_work =
+            source.segments(RECORDED).map(|segments| ByWork::of(&segments, &settings, self.config.halt_cost));
+        let Some(Ok(Some(by_work))) = by_work else { return advice };
+        let best = by_work.choose(advice.as_ref().map(|change| change.to));
+        let change = by_work.change(now_ns, best);
+        if best != controller.advice() {
+            compared.refused = None;
+            return Some(change);
+        }
+        if let Some(advice) = advice {
+            if advice.writes() > 0 && compared.refused != Some(advice.to) {
+                let said = words::line(&by_work.change(now_ns, advice.to), &|_| String::new());
+                self.notes.say(subject, &format!("no advice: a replay of idle times would advise {said}"));
+                compared.refused = Some(advice.to);
+            }
+            controller.advised(&change);
+        }
+        None
+    }
+}
