@@ -131,10 +131,21 @@ pub struct Process {
 pub fn process(machine: &dyn Machine, monitor: &Monitor, thread: &IoThread) -> Option<Process> {
     let of_thread = |tid| dwell_machine::process::of_thread(machine, tid);
     let pid = thread.thread_id.and_then(of_thread).or_else(|| monitor.peer_pid())?;
+    Some(Process { pid, started: started(machine, pid)? })
+}
+
+/// When a process was started.
+fn started(machine: &dyn Machine, pid: u32) -> Option<u64> {
     let stat = machine.text(&format!("/proc/{pid}/stat"))?;
     // The name is in parentheses and may have any character; the start is the twentieth field after it.
-    let started = dwell_machine::process::stat_field(&stat, 22)?;
-    Some(Process { pid, started })
+    dwell_machine::process::stat_field(&stat, 22)
+}
+
+impl Process {
+    /// Whether it still runs.
+    pub fn runs(self, machine: &dyn Machine) -> bool {
+        started(machine, self.pid) == Some(self.started)
+    }
 }
 
 /// What is at a monitor now: the thread of this id, and its process.

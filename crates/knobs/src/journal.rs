@@ -109,7 +109,7 @@ pub struct Change {
     /// Whether the controller of a lease has ended and left the values that are `applied`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
-    /// The QEMU that a lease of an I/O thread is of: another process has its own values, and nothing of it is restored.
+    /// The QEMU whose I/O thread it is of: another process has its own values, and nothing of it is restored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
     /// The places with their original and new values, in the order of the first write to each.
@@ -250,9 +250,14 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 /// The error of what was attempted on a path.
-fn failed(what: &'static str, path: &str) -> impl FnOnce(io::Error) -> JournalError {
-    let path = path.to_owned();
+fn failed(machine: &dyn Writable, what: &'static str, path: &str) -> impl FnOnce(io::Error) -> JournalError {
+    let path = named(machine, path);
     move |source| JournalError::Io { what, path, source }
+}
+
+/// A path as it is named where `/` is another directory: what is to be moved is not this machine's.
+fn named(machine: &dyn Writable, path: &str) -> String {
+    machine.path(path).display().to_string()
 }
 
 dwell_policy::named! {
@@ -292,18 +297,21 @@ pub(crate) fn lock(
     patience: Duration,
 ) -> Result<Lock, JournalError> {
     let directory = folder(state_directory);
-    let safe = || machine.check_directory(&directory).map_err(failed("use the directory", &directory));
-    safe()?;
-    machine.make_directory(&directory).map_err(failed("make the directory", &directory))?;
-    safe()?;
+    let safe = |directory: &str| {
+        machine.check_directory(directory).map_err(failed(machine, "use the directory", directory))
+    };
+    safe(state_directory)?;
+    safe(&directory)?;
+    machine.make_directory(&directory).map_err(failed(machine, "make the directory", &directory))?;
+    safe(&directory)?;
     let path = format!("{}/{}", state_directory.trim_end_matches('/'), against.file());
     let begun = Instant::now();
     loop {
-        if let Some(lock) = machine.lock(&path).map_err(failed("lock", &path))? {
+        if let Some(lock) = machine.lock(&path).map_err(failed(machine, "lock", &path))? {
             return Ok(lock);
         }
         if begun.elapsed() >= patience {
-            return Err(against.taken(path));
+            return Err(against.taken(named(machine, &path)));
         }
         std::thread::sleep(TRY_AGAIN.min(patience));
     }
@@ -378,14 +386,14 @@ impl<'a> Journal<'a> {
         let state_directory = state_directory.trim_end_matches('/');
         // The directory itself has to outlast a power failure as well.
         for path in [state_directory, whole_file::parent(state_directory)] {
-            machine.sync_directory(path).map_err(failed("sync", path))?;
+            machine.sync_directory(path).map_err(failed(machine, "sync", path))?;
         }
         // Leftovers of a process that was killed. Only the holder of the lock writes here.
         for directory in [state_directory, &directory] {
             let unfinished = |name: &&String| name.ends_with(whole_file::UNFINISHED);
             for name in names(machine, directory)?.iter().filter(unfinished) {
                 let path = format!("{directory}/{name}");
-                whole_file::take_away(machine, &path).map_err(failed("remove", &path))?;
+                whole_file::take_away(machine, &path).map_err(failed(machine, "remove", &path))?;
             }
         }
         let Readable { changes, unreadable } = read_readable(machine, state_directory)?;
@@ -429,7 +437,7 @@ impl<'a> Journal<'a> {
     /// [`JournalError::NoNumber`] if the greatest is taken.
     pub fn next_id(&self) -> Result<Id, JournalError> {
         let latest = latest(&self.changes);
-        let path = || format!("{}/{}", self.directory, name(latest));
+        let path = || named(self.machine, &format!("{}/{}", self.directory, name(latest)));
         after(latest).ok_or_else(|| JournalError::NoNumber { path: path() })
     }
 
@@ -468,7 +476,7 @@ impl<'a> Journal<'a> {
             Err(error) if is_full(&error) && self.machine.remove(&self.spare()).is_ok() => put(),
             saved => saved,
         };
-        saved.map_err(failed("write", &path))?;
+        saved.map_err(failed(self.machine, "write", &path))?;
         match known.and_then(|at| self.changes.get_mut(at)) {
             Some(known) => *known = change,
             None => {
@@ -503,7 +511,11 @@ impl<'a> Journal<'a> {
         if self.machine.read_own(&path).is_ok_and(|spare| spare.len() >= bytes) {
             return Ok(());
         }
-        whole_file::put(self.machine, &path, &vec![b'\n'; bytes.min(LONGEST)]).map_err(failed("write", &path))
+        whole_file::put(self.machine, &path, &vec![b'\n'; bytes.min(LONGEST)]).map_err(failed(
+            self.machine,
+            "write",
+            &path,
+        ))
     }
 }
 
@@ -554,7 +566,7 @@ fn names(machine: &dyn Writable, directory: &str) -> Result<Vec<String>, Journal
     match machine.names(directory) {
         Ok(names) => Ok(names),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
-        Err(error) => Err(failed("list", directory)(error)),
+        Err(error) => Err(failed(machine, "list", directory)(error)),
     }
 }
 
@@ -601,9 +613,10 @@ pub fn read_readable(machine: &dyn Writable, state_directory: &str) -> Result<Re
 }
 
 fn read_one(machine: &dyn Writable, path: String, id: Option<Id>) -> Result<Change, JournalError> {
+    let read = machine.read_own(&path).map_err(failed(machine, "read", &path));
+    let path = named(machine, &path);
     let Some(id) = id else { return Err(JournalError::Stray { path }) };
-    let bytes = machine.read_own(&path).map_err(failed("read", &path))?;
-    let change = decode(&path, &bytes)?;
+    let change = decode(&path, &read?)?;
     if change.id != id {
         return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });
     }

@@ -209,15 +209,14 @@ pub enum AdoptError {
 #[derive(Clone, Debug)]
 pub struct Lease {
     holder: Holder,
-    id: Id,
     /// Its file in the journal.
     recorded: Vec<u8>,
     subject: Subject,
-    /// That of the I/O thread.
-    process: Option<Process>,
-    entries: Vec<Entry>,
+    change: Change,
     /// What was written last.
     now: Setting,
+    /// What was to be written then, of which any value may be in force where that has failed.
+    tried: Setting,
 }
 
 impl Lease {
@@ -261,8 +260,7 @@ impl Lease {
 
     fn of(holder: &Holder, subject: &Subject, change: Change, now: Setting) -> Lease {
         let (holder, recorded) = (holder.clone(), journal::encode(&change));
-        let Change { id, entries, process, .. } = change;
-        Lease { holder, id, recorded, subject: subject.clone(), process, entries, now }
+        Lease { holder, recorded, subject: subject.clone(), change, now, tried: now }
     }
 
     /// Goes on with a lease that a controller has [left](Lease::leave), in which `present` is in force and
@@ -311,7 +309,7 @@ impl Lease {
     /// [`JournalError`].
     pub fn leave(&self, machine: &dyn Writable) -> Result<bool, JournalError> {
         let mut journal = Journal::open_to_revert(machine, &self.holder.state_directory)?;
-        let Ok(change) = journal.change(self.id) else { return Ok(false) };
+        let Ok(change) = journal.change(self.change.id) else { return Ok(false) };
         if !change.state.is_open() {
             return Ok(false);
         }
@@ -328,7 +326,7 @@ impl Lease {
 
     /// The change of the journal.
     pub fn id(&self) -> Id {
-        self.id
+        self.change.id
     }
 
     pub fn subject(&self) -> &Subject {
@@ -342,7 +340,7 @@ impl Lease {
 
     /// The places that it has.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
-        self.entries.iter().map(|entry| &entry.place)
+        self.change.entries.iter().map(|entry| &entry.place)
     }
 
     /// Whether every value is the one that was written last.
@@ -352,7 +350,7 @@ impl Lease {
     /// from being read.
     pub fn check(&self, machine: &dyn Writable) -> Result<(), SetError> {
         let found = self.found(machine)?;
-        for (entry, found) in self.entries.iter().zip(found) {
+        for (entry, found) in self.change.entries.iter().zip(found) {
             let Some(expected) = self.expected(entry) else { continue };
             Changed::check(&entry.place, Some(&expected), found)?;
         }
@@ -363,24 +361,33 @@ impl Lease {
     fn found(&self, machine: &dyn Writable) -> Result<Vec<Option<String>>, SetError> {
         let Subject::Iothread(target) = &self.subject else {
             return Ok(self
+                .change
                 .entries
                 .iter()
                 .map(|entry| value::read(machine, &entry.place))
                 .collect::<Result<_, _>>()?);
         };
         let (thread, process) = iothread::present(machine, target)?;
-        if process != self.process {
+        if process != self.change.process {
             return Err(SetError::Restarted { socket: target.socket.clone() });
         }
         let of = |entry: &Entry| thread.properties.get(entry.knob.as_ref()?).map(ToString::to_string);
-        Ok(self.entries.iter().map(of).collect())
+        Ok(self.change.entries.iter().map(of).collect())
     }
 
     /// What was written last to a place.
     fn expected(&self, entry: &Entry) -> Option<String> {
-        let name = entry.knob.as_deref()?;
-        let knob = Knob::of(self.now.layer(), name)?;
-        Some(knob.written(self.now.get(name)?))
+        written(&self.now, entry)
+    }
+
+    /// Its entries, without the values that it might have written and has not: those are another program's.
+    fn as_written(&self) -> Vec<Entry> {
+        let of = |entry: &Entry| Entry {
+            applied: self.expected(entry),
+            between: written(&self.tried, entry).into_iter().collect(),
+            ..entry.clone()
+        };
+        self.change.entries.iter().map(of).collect()
     }
 
     /// Puts a setting into force: every value is compared before, and each that is written is read back.
@@ -390,16 +397,17 @@ impl Lease {
     pub fn set(&mut self, machine: &dyn Writable, to: &Setting) -> Result<(), SetError> {
         let writes = writes(&self.now, to, self.subject.iothread());
         for write in &writes {
-            let entry = self.entries.iter().find(|entry| entry.place == write.place);
+            let entry = self.change.entries.iter().find(|entry| entry.place == write.place);
             if !entry.is_some_and(|entry| change::is_known(entry, Some(&write.text()))) {
                 return Err(SetError::NotLeased { knob: write.knob.clone(), value: write.to });
             }
         }
-        let path = journal::path(&self.holder.state_directory, self.id);
+        let path = journal::path(&self.holder.state_directory, self.change.id);
         if machine.read_own(&path).ok().as_ref() != Some(&self.recorded) {
-            return Err(SetError::Closed { id: self.id });
+            return Err(SetError::Closed { id: self.change.id });
         }
         self.check(machine)?;
+        self.tried = *to;
         for write in &writes {
             value::write(machine, &write.place, Some(&write.text()))?;
             // In the range of the parameter, as it is a value of the lease.
@@ -407,6 +415,13 @@ impl Lease {
         }
         Ok(())
     }
+}
+
+/// The value of a place under a setting, as it is written.
+fn written(setting: &Setting, entry: &Entry) -> Option<String> {
+    let name = entry.knob.as_deref()?;
+    let knob = Knob::of(setting.layer(), name)?;
+    Some(knob.written(setting.get(name)?))
 }
 
 /// Whether every parameter has the value that was left, and those that are not leased their originals.
@@ -494,7 +509,7 @@ pub fn end(machine: &dyn Writable, leases: &[&Lease]) -> Vec<Result<Reverted, Re
             let end = |lease: &&Lease| {
                 let socket = lease.subject.iothread().map(|target| &*target.socket);
                 if socket.is_some_and(|socket| silent.iter().any(|silent| silent == socket)) {
-                    return Ok(Reverted { id: lease.id, places: vec![], complete: false });
+                    return Ok(Reverted { id: lease.change.id, places: vec![], complete: false });
                 }
                 let ended = end_in(&mut journal, lease);
                 if ended.as_ref().is_ok_and(|reverted| !reverted.complete) {
@@ -511,7 +526,7 @@ pub fn end(machine: &dyn Writable, leases: &[&Lease]) -> Vec<Result<Reverted, Re
             let changes = journal::read_readable(machine, state).map_or_else(|_| vec![], |read| read.changes);
             let end = |lease: &&Lease| match lease.put_back(machine, &changes) {
                 reverted if reverted.complete => {
-                    Err(RevertError::Unrecorded { id: lease.id, source: Arc::clone(&error) })
+                    Err(RevertError::Unrecorded { id: lease.change.id, source: Arc::clone(&error) })
                 }
                 reverted => Ok(reverted),
             };
@@ -522,14 +537,18 @@ pub fn end(machine: &dyn Writable, leases: &[&Lease]) -> Vec<Result<Reverted, Re
 
 impl Lease {
     fn put_back(&self, machine: &dyn Writable, changes: &[Change]) -> Reverted {
-        let process = self.process.zip(self.subject.iothread());
-        change::put_all_back(machine, self.id, &self.entries, process, changes, false)
+        change::put_all_back(
+            machine,
+            &Change { entries: self.as_written(), ..self.change.clone() },
+            changes,
+            false,
+        )
     }
 }
 
 fn end_in(journal: &mut Journal<'_>, lease: &Lease) -> Result<Reverted, RevertError> {
-    match journal.change(lease.id) {
-        Ok(change) if change.state.is_open() => end_open(journal, lease.id),
+    match journal.change(lease.change.id) {
+        Ok(change) if change.state.is_open() => end_open(journal, lease.change.id, Some(lease.as_written())),
         // It was closed, or cannot be read any more: what that means for the values is not known.
         _ => Ok(is_as_complete(lease.put_back(journal.machine(), journal.changes()))),
     }
@@ -541,8 +560,8 @@ fn is_as_complete(reverted: Reverted) -> Reverted {
     Reverted { complete: !failed, ..reverted }
 }
 
-fn end_open(journal: &mut Journal<'_>, id: Id) -> Result<Reverted, RevertError> {
-    let reverted = change::of_holder(journal, id, false, &mut std::thread::sleep)?;
+fn end_open(journal: &mut Journal<'_>, id: Id, entries: Option<Vec<Entry>>) -> Result<Reverted, RevertError> {
+    let reverted = change::of_holder(journal, id, entries, false, &mut std::thread::sleep)?;
     let (was_closed, reverted) = (reverted.complete, is_as_complete(reverted));
     if reverted.complete && !was_closed {
         let closed = change::in_state(journal.change(id)?, State::Reverted);
@@ -563,7 +582,7 @@ pub fn end_left_open(
 ) -> Result<Option<Reverted>, RevertError> {
     let mut journal = Journal::open_to_revert(machine, &holder.state_directory)?;
     let Some(id) = open_of(journal.changes(), subject).map(|change| change.id) else { return Ok(None) };
-    end_open(&mut journal, id).map(Some)
+    end_open(&mut journal, id, None).map(Some)
 }
 
 /// One for each parameter that is ever written, with every value that it may get.

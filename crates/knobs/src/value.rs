@@ -126,6 +126,11 @@ pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, Val
     }
 }
 
+/// Whether parameters of modules can be seen at all, if the value is one: without `/sys` none is gone.
+pub(crate) fn has_parameters(machine: &dyn Writable, place: &Place) -> bool {
+    !matches!(place, Place::Parameter(_)) || machine.exists("/sys/module")
+}
+
 /// Whether the libvirt domain, or its I/O thread, that had the value no longer exists. Other places report that as no value.
 pub(crate) fn is_gone(machine: &dyn Writable, place: &Place) -> bool {
     matches!(place, Place::Libvirt { domain, number } if libvirt::is_gone(machine, domain, *number))

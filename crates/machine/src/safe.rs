@@ -105,19 +105,26 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Opens a lock file, or makes it. Only root can open it: whoever can open a file can lock it.
+/// Opens a lock file, or makes it; on a file system that is read-only one that is there. Only root can open it: whoever can
+/// open a file can lock it.
 ///
 /// # Errors
 /// The system's error; `InvalidInput` if it is not a regular file, `ELOOP` if it is a symbolic link.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let file = OpenOptions::new()
+    let opened = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
         .custom_flags(flags)
-        .open(path)?;
+        .open(path);
+    let file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            OpenOptions::new().read(true).custom_flags(flags).open(path)?
+        }
+        opened => opened?,
+    };
     match file.metadata()? {
         metadata if metadata.is_file() => Ok(file),
         metadata => Err(refused(format!("it is {}, not a regular file", kind(&metadata)))),

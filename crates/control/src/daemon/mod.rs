@@ -42,6 +42,7 @@ use dwell_machine::{Sysroot, Writable, threads};
 use dwell_policy::{Layer, Nanos};
 pub use iothread::{kernel_thread, usage};
 use layered::Layered;
+use leases::end_left_open;
 pub use leases::{Stopped, stop};
 use machine::{here, refuse_other_driver, setting};
 use metrics::{OfLayer, Tally};
@@ -131,6 +132,8 @@ struct Control<'a> {
     accounted: Duration,
     /// The place of the layer that comes first at the next decision.
     first: usize,
+    /// Whether a QEMU that did not answer may have kept what control has set.
+    has_parted: bool,
     /// CPU time of answers to those who ask what it does.
     answering: Duration,
 }
@@ -164,6 +167,7 @@ impl<'a> Control<'a> {
             told: String::new(),
             accounted: Duration::ZERO,
             first: 0,
+            has_parted: false,
             answering: Duration::ZERO,
         };
         for layer in layers {
@@ -398,7 +402,13 @@ impl<'a> Control<'a> {
             true => leases.iter().map(|lease| self.leave(lease)).fold(Ok(()), anyhow::Result::and),
             false => self.end(&leases.iter().collect::<Vec<_>>()),
         };
-        qmp::within(LAST_ANSWERS, end).0
+        let ended = qmp::within(LAST_ANSWERS, end).0;
+        // What could not be ended of a QEMU that did not answer is tried once more, and is an error then.
+        let left = match std::mem::take(&mut self.has_parted) {
+            true => end_left_open(self.machine, self.holder, self.notes, |change| !change.left),
+            false => Ok(()),
+        };
+        ended.and(left)
     }
 }
 

@@ -171,8 +171,9 @@ impl Control<'_> {
         let (ended, _) = self.asking(|control| lease::end(control.machine, &leases));
         for (lease, ended) in leases.iter().zip(ended) {
             let reverted = ended?;
-            if reverted.complete {
-                told_of(self.notes, lease.subject(), "", &reverted)?;
+            match reverted.complete {
+                true => told_of(self.notes, lease.subject(), "", &reverted)?,
+                false => self.has_parted = true,
             }
         }
         Ok(())

@@ -77,7 +77,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let permission = Permission { force: args.force, no_effect: args.allow_no_effect };
     let how = How { persist: args.persist, permission, dry_run: args.dry_run, has_overrides: true };
     let (ready, change) = carry_out(&machine, &plan, &args.state, how)?;
-    report(&args, &ready, change)
+    let shown = report(&args, &ready, change);
+    match change {
+        Some(id) => shown.with_context(|| format!("change {id} is in force, which could not be printed")),
+        None => shown,
+    }
 }
 
 /// The largest plan that is read \[bytes\]; `dwell tune --plan` writes a few kilobytes.

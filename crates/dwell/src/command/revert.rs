@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Revert all changes, the latest first
     #[arg(long)]
     all: bool,
-    /// Also overwrite values that were changed outside dwell
+    /// Also overwrite values that were changed outside dwell, or set by a later change
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -66,7 +66,8 @@ pub(crate) fn run(args: Args) -> Outcome {
                 failed.get_or_insert(anyhow!(error).context(format!("cannot revert change {id}, a lease")));
             }
             Err(error) => {
-                report(&args, &done)?;
+                // The reason matters more than that it cannot be printed what was done.
+                let _ = report(&args, &done);
                 return Err(error.into());
             }
         }
@@ -115,7 +116,7 @@ fn not_restored(done: &[Reverted]) -> String {
     for row in rows(done) {
         match row.outcome {
             Of::LeftAlone { found, by: Some(by) } => left.push(format!(
-                "{} was left alone: change {by} has set it to {} since; revert that first, or all with --all",
+                "{} was left alone: it is {}, and change {by} has set it since; revert that first, or all with --all",
                 row.place,
                 shown(found.as_deref())
             )),

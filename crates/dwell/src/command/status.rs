@@ -6,7 +6,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, FormatArg};
 use crate::state::{StateArgs, ago};
 use dwell_knobs::change::{self, Standing};
-use dwell_knobs::journal::{self, Change, Entry, Id, Readable, State};
+use dwell_knobs::journal::{self, Change, Entry, Id, JournalError, Readable, State};
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_machine::{Writable, identity};
@@ -135,10 +135,16 @@ fn examine<'a>(
     };
     let rebooted = change.boot_id.as_deref().zip(now).map(|(then, now)| then != now);
     let places: Vec<Row<'a>> = change.entries.iter().map(row).collect();
-    let is_verified = change.verifying && journal::is_not_verified(machine, &state.state_dir).is_err();
-    let remark = match is_verified {
-        true => Some("a running `dwell verify` switches between its values".to_owned()),
-        false => remark(change, &state.revert(change.id), rebooted, &places),
+    let verified = change.verifying.then(|| journal::is_not_verified(machine, &state.state_dir));
+    let remark = match verified {
+        Some(Err(JournalError::Verified { .. })) => {
+            Some("a running `dwell verify` switches between its values".to_owned())
+        }
+        Some(Err(_)) => Some(format!(
+            "a `dwell verify` of it runs, or was interrupted, which only root sees; if it was, take it back: {}",
+            state.revert(change.id)
+        )),
+        Some(Ok(())) | None => remark(change, &state.revert(change.id), rebooted, &places),
     };
     Open {
         change: change.id,

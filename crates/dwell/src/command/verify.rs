@@ -17,6 +17,8 @@ use anyhow::{Context, bail, ensure};
 use conclude::conclude;
 use dwell_knobs::change::{self, Permission, Side, Standing};
 use dwell_knobs::journal::{self, Change, Id, Journal, State};
+use dwell_knobs::lease;
+use dwell_knobs::place::Place;
 use dwell_knobs::verification::Figure;
 use dwell_machine::Writable;
 use dwell_policy::Nanos;
@@ -111,6 +113,7 @@ fn verify(args: &Args, machine: &dyn Writable, id: Option<Id>, stop: &AtomicBool
     let change = {
         let journal = Journal::open(machine, &args.state.state_dir)?;
         let change = which(&journal, id)?;
+        is_not_leased(journal.changes(), &change)?;
         is_ours(machine, &change)?;
         change
     };
@@ -179,6 +182,20 @@ fn which(journal: &Journal<'_>, id: Option<Id>) -> anyhow::Result<Change> {
         bail!("cannot verify change {}: it is {}, not applied", change.id, change.state.name());
     }
     Ok(change.clone())
+}
+
+/// What a controller changes all the time cannot be measured beside it.
+fn is_not_leased(changes: &[Change], change: &Change) -> anyhow::Result<()> {
+    let has = |place: &Place| change.entries.iter().any(|entry| entry.place == *place);
+    let lease = lease::open(changes).find(|lease| lease.entries.iter().any(|entry| has(&entry.place)));
+    match lease {
+        Some(lease) => bail!(
+            "cannot verify change {}: its values are those of a `dwell control` (change {}); `dwell control stop` ends that",
+            change.id,
+            lease.id
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Refuses where a value was changed outside dwell. An interrupted verification may be started again.

@@ -234,6 +234,50 @@ fn what_was_left_of_a_qemu_that_was_started_anew_is_not_adopted() {
     assert_eq!(qemu.writes(), ["poll-max-ns=0"]);
 }
 
+/// The process of the monitor, as the machine has it: started at this time, or not there.
+fn process(scene: &Scene, started: Option<u32>) {
+    let pid = std::process::id();
+    let stat = |ticks: u32| format!("{pid} (qemu) S{} {ticks}", " 0".repeat(18));
+    scene.machine.write(&format!("/proc/{pid}/stat"), &started.map(stat).unwrap_or_default());
+}
+
+#[test]
+fn a_monitor_that_nobody_serves_is_gone_only_with_its_process() {
+    let (scene, qemu) = scene();
+    process(&scene, Some(100));
+    scene.stdout(&[&SET[..], &["poll-max-ns=300us"]].concat());
+    let (socket, aside) = (scene.machine.path("/run/vm.qmp"), scene.machine.path("/run/aside.qmp"));
+    std::fs::rename(&socket, &aside).unwrap();
+    let output = scene.run(&["revert"]);
+    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), crate::stderr(&output));
+    let pid = std::process::id();
+    assert!(!output.status.success() && told.contains(&format!("though its process {pid} runs")), "{told}");
+    std::fs::rename(&aside, &socket).unwrap();
+    scene.stdout(&["revert"]);
+    assert_eq!(qemu.get("poll-max-ns"), 32_768);
+
+    scene.stdout(&[&SET[..], &["poll-max-ns=300us"]].concat());
+    std::fs::rename(&socket, &aside).unwrap();
+    process(&scene, None);
+    let reverted = scene.json(&["revert"]);
+    assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
+}
+
+/// It has the values of its command line, whatever these are.
+#[test]
+fn a_qemu_that_was_started_anew_is_left_as_it_is() {
+    for there in [300_000, 77_777] {
+        let (scene, qemu) = scene();
+        process(&scene, Some(100));
+        scene.stdout(&[&SET[..], &["poll-max-ns=300us"]].concat());
+        process(&scene, Some(200));
+        qemu.set("poll-max-ns", there);
+        let reverted = scene.json(&["revert"]);
+        assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
+        assert_eq!(qemu.get("poll-max-ns"), there);
+    }
+}
+
 fn target() -> IothreadTarget {
     IothreadTarget { socket: "/run/vm.qmp".to_owned(), id: "iothread1".parse().unwrap(), domain: None }
 }

@@ -9,6 +9,30 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+#[test]
+fn a_change_whose_values_a_controller_holds_is_neither_verified_nor_reverted() {
+    let (scene, words) = scene();
+    scene.stdout(&["apply", "PLAN"]);
+    let applied = values(&scene);
+    let mut child = running(&scene, &words, |_| ());
+    for (words, why) in [
+        (
+            &["verify", "1"][..],
+            "its values are those of a `dwell control` (change 2); `dwell control stop` ends that",
+        ),
+        (&["revert", "1"], "change 2 has set it since"),
+    ] {
+        let output = scene.run(words);
+        let told = stderr(&output);
+        assert!(output.status.code() == Some(2) && told.contains(why), "{words:?}: {told}");
+        assert!(is_leased(&scene), "{words:?}");
+    }
+    scene.stdout(&["control", "stop"]);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(values(&scene), applied);
+    scene.stdout(&["revert", "1"]);
+}
+
 /// A guest, and the words that control it.
 fn scene() -> (Scene, Vec<String>) {
     let scene = Scene::guest();

@@ -279,6 +279,8 @@ fn two_at_once_and_a_damaged_journal_are_told() {
     for words in [&["apply", "PLAN"][..], &["revert"], &["status"], &["status", "--history"]] {
         let told = scene.refused(words);
         assert!(told.contains("is damaged") && told.contains("move it elsewhere"), "{told}");
+        // Not the file of this name of the machine that it runs on.
+        assert!(told.contains(path.to_str().unwrap()), "{told}");
     }
     std::fs::write(&path, &whole).unwrap();
     scene.stdout(&["revert"]);
@@ -319,6 +321,26 @@ fn a_full_disk_and_a_read_only_journal_are_told_and_nothing_is_changed() {
         assert!(told.contains("--state-dir") && told.lines().count() == 1, "{told}");
         assert_eq!(scene.machine.snapshot(), before);
     }
+}
+
+/// As an error of the disk makes it.
+#[test]
+fn values_are_restored_though_the_journal_is_read_only_since() {
+    const TEST: &str = "values_are_restored_though_the_journal_is_read_only_since";
+    let scene = Scene::guest();
+    let before = scene.machine.value("guest_halt_poll_ns");
+    scene.stdout(&["apply", "PLAN"]);
+    assert_ne!(scene.machine.value("guest_halt_poll_ns"), before);
+    let Some(output) =
+        over_state(&scene, "mount --bind DIR DIR && mount -o remount,ro,bind DIR", &["revert"])
+    else {
+        return dwell_testing::skip!("root", TEST, "no mount namespace");
+    };
+    let told = stderr(&output);
+    assert!(output.status.code() == Some(2) && told.contains("all values are as before change 1"), "{told}");
+    assert_eq!(scene.machine.value("guest_halt_poll_ns"), before);
+    scene.stdout(&["revert"]);
+    assert_eq!(scene.stdout(&["revert"]), "nothing to revert\n");
 }
 
 #[test]

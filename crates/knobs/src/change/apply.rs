@@ -1,8 +1,9 @@
 //! Applying a checked plan.
 
 use super::check::Ready;
-use super::revert::put_back;
+use super::revert::{Outcome, put_all_back};
 use super::{begun, in_state, is_ours};
+use crate::iothread;
 use crate::journal::{Change, Entry, Journal, JournalError, State};
 use crate::place::Place;
 use crate::value::{self, Changed, ValueError, shown};
@@ -75,9 +76,11 @@ pub fn apply(
     journal.is_not_verified().map_err(ApplyError::Journal)?;
     let begun = begun(journal, State::Unfinished, ready.plan.clone().bounded(), ready.entries.clone());
     let begun = begun.map_err(ApplyError::Journal)?;
-    let mut change = Change { kept: ready.kept, back: ready.back.clone(), ..begun };
-    journal.save(&change).map_err(ApplyError::Journal)?;
     let machine = journal.machine();
+    let target = begun.plan.iothread.as_ref();
+    let process = target.and_then(|target| iothread::present(machine, target).ok()?.1);
+    let mut change = Change { kept: ready.kept, back: ready.back.clone(), process, ..begun };
+    journal.save(&change).map_err(ApplyError::Journal)?;
     let done = carry_out(machine, ready, &mut change, wait).and_then(|()| {
         let applied = in_state(&change, State::Applied);
         journal.save(&applied)?;
@@ -135,21 +138,18 @@ fn roll_back(journal: &mut Journal<'_>, change: &Change, source: StepError) -> A
     // What the kernel made of a value is known only now; where the disk is full it goes without saying.
     let _ = journal.save(change);
     let (id, source) = (change.id, Box::new(source));
-    let left: Vec<Unrestored> =
-        change.entries.iter().rev().filter_map(|entry| restore(journal.machine(), entry).err()).collect();
+    // What was changed outside dwell in between is left alone.
+    let restored = put_all_back(journal.machine(), change, &[], false).places.into_iter();
+    let left: Vec<Unrestored> = restored
+        .filter_map(|(place, original, outcome)| match outcome {
+            Outcome::Failed { why } => Some(Unrestored { place, original, why }),
+            _ => None,
+        })
+        .collect();
     if !left.is_empty() {
         return ApplyError::Stuck { id, left, source };
     }
     // Where even this cannot be written, the change stays unfinished, and a later revert finds everything back.
     let _ = journal.save(&in_state(change, State::RolledBack));
     ApplyError::RolledBack { id, source }
-}
-
-/// What was changed outside dwell in between is left alone.
-fn restore(machine: &dyn Writable, entry: &Entry) -> Result<(), Unrestored> {
-    put_back(machine, entry, false, &|_, _| None).map(drop).map_err(|error| Unrestored {
-        place: entry.place.clone(),
-        original: entry.original.clone(),
-        why: error.to_string(),
-    })
 }

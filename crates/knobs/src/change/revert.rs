@@ -1,15 +1,14 @@
 //! Reverting a change.
 
 use super::{in_state, is_known, is_original, is_ours};
-use crate::iothread::{self, IothreadError, Process};
+use crate::iothread::{self, IothreadError};
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
-use crate::knob::IothreadTarget;
 use crate::lease::Holder;
 use crate::place::Place;
 use crate::plan::{self, Write};
 use crate::qmp::QmpError;
 use crate::value::{self, ValueError};
-use dwell_machine::Writable;
+use dwell_machine::{Writable, identity};
 use dwell_recording::with_causes;
 use serde::Serialize;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ pub enum Outcome {
     /// A value that was set outside dwell was left alone.
     LeftAlone {
         found: Option<String>,
-        /// The later change of dwell's own that put it there.
+        /// A later change of dwell's own that has the place, and is to be reverted before.
         by: Option<Id>,
     },
     /// It could not be restored.
@@ -59,8 +58,9 @@ pub enum RevertError {
     Unrecorded { id: Id, source: Arc<JournalError> },
 }
 
-/// Restores the values from before a change, in reverse order. A value changed outside dwell, or set by a later change, is
-/// left alone, unless `force`. `wait` waits between two writes. A lease is reverted only if no controller runs.
+/// Restores the values from before a change, in reverse order. A value changed outside dwell, or of a place that a later
+/// change has as well, is left alone, unless `force`: then the later change restores what this one did. `wait` waits between two
+/// writes. A lease is reverted only if no controller runs.
 ///
 /// # Errors
 /// [`RevertError`], with [`JournalError::Controlled`] where one runs. A place that could not be restored is not an error, but
@@ -75,13 +75,14 @@ pub fn revert(
     let is_leased = change.lease && change.state.is_open();
     let _holder =
         is_leased.then(|| Holder::begin(journal.machine(), journal.state_directory())).transpose()?;
-    of_holder(journal, id, force, wait)
+    of_holder(journal, id, None, force, wait)
 }
 
-/// The same for who may take leases.
+/// The same for who may take leases, who knows the entries better than the journal where its controller lives.
 pub(crate) fn of_holder(
     journal: &mut Journal<'_>,
     id: Id,
+    entries: Option<Vec<Entry>>,
     force: bool,
     wait: &mut dyn FnMut(Duration),
 ) -> Result<Reverted, RevertError> {
@@ -91,35 +92,57 @@ pub(crate) fn of_holder(
     }
     let machine = journal.machine();
     let_limits_come_down(machine, &change, Side::Before, wait);
-    let process = change.process.zip(change.plan.iothread.as_ref());
-    let reverted = put_all_back(machine, id, &change.entries, process, journal.changes(), force);
+    let known = Change { entries: entries.unwrap_or_else(|| change.entries.clone()), ..change.clone() };
+    let reverted = put_all_back(machine, &known, journal.changes(), force);
     if reverted.complete {
-        let done = in_state(&change, State::Reverted);
-        journal.save(&done).map_err(|source| RevertError::Unrecorded { id, source: Arc::new(source) })?;
+        let unrecorded = |source| RevertError::Unrecorded { id, source: Arc::new(source) };
+        for later in with_originals_of(&change, journal.changes()) {
+            journal.save(&later).map_err(unrecorded)?;
+        }
+        journal.save(&in_state(&change, State::Reverted)).map_err(unrecorded)?;
     }
     Ok(reverted)
 }
 
-/// Restores the originals of these entries, without the journal.
+/// The later changes that have places of one that is reverted before them, which restore what it does.
+fn with_originals_of(change: &Change, changes: &[Change]) -> Vec<Change> {
+    let of_change = |place: &Place| change.entries.iter().find(|entry| entry.place == *place);
+    let with_originals = |later: &Change| {
+        let entry = |entry: &Entry| Entry {
+            original: of_change(&entry.place)
+                .map_or_else(|| entry.original.clone(), |of| of.original.clone()),
+            ..entry.clone()
+        };
+        // The writes that were to revert it lead to other values.
+        Change { entries: later.entries.iter().map(entry).collect(), back: vec![], ..later.clone() }
+    };
+    let later = changes.iter().filter(|later| later.id > change.id && later.state.is_open());
+    let shares = |later: &&Change| later.entries.iter().any(|entry| of_change(&entry.place).is_some());
+    later.filter(shares).map(with_originals).collect()
+}
+
+/// Restores the originals of a change, without the journal.
 pub(crate) fn put_all_back(
     machine: &dyn Writable,
-    id: Id,
-    entries: &[Entry],
-    process: Option<(Process, &IothreadTarget)>,
+    change: &Change,
     changes: &[Change],
     force: bool,
 ) -> Reverted {
-    let by = |entry: &Entry, found: Option<&str>| set_by(changes, id, &entry.place, found);
-    let restarted = restarted(machine, process);
+    let booted = identity::boot_id(machine);
+    let later = |entry: &Entry| later_of(changes, change.id, &entry.place, booted.as_deref());
+    let restarted = restarted(machine, change);
     let back = |entry: &Entry| {
+        let is_of_qemu = matches!(entry.place, Place::Iothread { .. });
         let outcome = match &restarted {
-            Ok(true) => Outcome::Gone,
-            Ok(false) => put_back(machine, entry, force, &by)
+            // What was kept is what it was started with.
+            Ok(true) if is_of_qemu && !change.kept => Outcome::Gone,
+            Err(why) if is_of_qemu => Outcome::Failed { why: why.clone() },
+            _ => put_back(machine, entry, force, later(entry))
                 .unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) }),
-            Err(error) => Outcome::Failed { why: with_causes(error) },
         };
         (entry.place.clone(), entry.original.clone(), outcome)
     };
+    let (id, entries) = (change.id, &change.entries);
     let places: Vec<_> = entries.iter().rev().map(back).collect();
     let complete = places
         .iter()
@@ -135,41 +158,64 @@ pub fn set_by(changes: &[Change], id: Id, place: &Place, found: Option<&str>) ->
     setting.next_back().map(|other| other.id)
 }
 
+/// The last open change after `id` that has a place, unless a reboot has undone it.
+fn later_of(changes: &[Change], id: Id, place: &Place, booted: Option<&str>) -> Option<Id> {
+    let is_undone = |other: &Change| {
+        let is_of_another_boot = other.boot_id.as_deref().zip(booted).is_some_and(|(then, now)| then != now);
+        place.is_live() && !other.kept && is_of_another_boot
+    };
+    let has = |other: &&Change| other.entries.iter().any(|entry| entry.place == *place) && !is_undone(other);
+    changes.iter().filter(|other| other.id > id && other.state.is_open()).rfind(has).map(|other| other.id)
+}
+
 /// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the
 /// values of its command line. What cannot be found out is no; reading the values shows more.
 ///
 /// # Errors
-/// The monitor does not answer: there is no use in asking it for each value.
-fn restarted(
-    machine: &dyn Writable,
-    process: Option<(Process, &IothreadTarget)>,
-) -> Result<bool, IothreadError> {
-    let Some((process, target)) = process else { return Ok(false) };
+/// The monitor does not answer, or nothing listens there though the process runs: there is no use in asking for each value.
+fn restarted(machine: &dyn Writable, change: &Change) -> Result<bool, String> {
+    let Some((process, target)) = change.process.zip(change.plan.iothread.as_ref()) else { return Ok(false) };
     match iothread::present(machine, target) {
         Ok((_, now)) => Ok(now.is_some_and(|now| now != process)),
-        Err(error @ IothreadError::Qmp(QmpError::Silent { .. } | QmpError::Noise { .. })) => Err(error),
-        Err(_) => Ok(false),
+        Err(error @ IothreadError::Qmp(QmpError::Silent { .. } | QmpError::Noise { .. })) => {
+            Err(with_causes(&error))
+        }
+        Err(error) if error.is_gone() && process.runs(machine) => {
+            Err(format!("{}, though its process {} runs", with_causes(&error), process.pid))
+        }
+        Err(error) => Ok(error.is_gone()),
     }
 }
 
-pub(super) fn put_back(
+/// `later`: a later change that has the place.
+fn put_back(
     machine: &dyn Writable,
     entry: &Entry,
     force: bool,
-    by: &dyn Fn(&Entry, Option<&str>) -> Option<Id>,
+    later: Option<Id>,
 ) -> Result<Outcome, ValueError> {
     let found = match value::read(machine, &entry.place) {
-        Ok(None) if entry.place.is_live() => return Ok(Outcome::Gone),
+        Ok(None) if entry.place.is_live() => {
+            return match value::has_parameters(machine, &entry.place) {
+                true => Ok(Outcome::Gone),
+                false => {
+                    Ok(Outcome::Failed { why: "this machine shows no parameters of modules here".to_owned() })
+                }
+            };
+        }
         Err(_) if value::is_gone(machine, &entry.place) => return Ok(Outcome::Gone),
         found => found?,
     };
+    if later.is_some() && !force {
+        return Ok(Outcome::LeftAlone { found, by: later });
+    }
     if is_original(entry, found.as_deref()) {
         tidy(machine, entry)?;
         return Ok(Outcome::AlreadyBack);
     }
-    let (ours, by) = (is_ours(entry, found.as_deref()), by(entry, found.as_deref()));
-    if (!ours || by.is_some()) && !force {
-        return Ok(Outcome::LeftAlone { found, by });
+    let ours = is_ours(entry, found.as_deref());
+    if !ours && !force {
+        return Ok(Outcome::LeftAlone { found, by: None });
     }
     value::write(machine, &entry.place, entry.original.as_deref())?;
     Ok(if ours { Outcome::Restored } else { Outcome::Overwritten { found } })
@@ -234,7 +280,7 @@ pub enum Side {
 /// grown on the other side come down.
 ///
 /// # Errors
-/// [`ValueError`], also if one of them was changed outside dwell.
+/// [`ValueError`] of the first that could not be set, also if it was changed outside dwell; all others are set.
 pub fn switch(
     machine: &dyn Writable,
     change: &Change,
@@ -244,19 +290,18 @@ pub fn switch(
     let_limits_come_down(machine, change, side, wait);
     let knobs = change.entries.iter().filter(|entry| entry.knob.is_some());
     let entries: Vec<&Entry> = if side == Side::After { knobs.collect() } else { knobs.rev().collect() };
-    for entry in entries {
-        let wanted = if side == Side::After { &entry.applied } else { &entry.original };
-        let found = value::read(machine, &entry.place)?;
-        if value::same(&entry.place, found.as_deref(), wanted.as_deref()) {
-            continue;
-        }
-        if !is_known(entry, found.as_deref()) {
-            return Err(ValueError::Foreign {
-                place: entry.place.clone(),
-                found: value::shown(found.as_deref()),
-            });
-        }
-        value::write(machine, &entry.place, wanted.as_deref())?;
+    entries.into_iter().map(|entry| switch_one(machine, entry, side)).fold(Ok(()), Result::and)
+}
+
+fn switch_one(machine: &dyn Writable, entry: &Entry, side: Side) -> Result<(), ValueError> {
+    let wanted = if side == Side::After { &entry.applied } else { &entry.original };
+    let found = value::read(machine, &entry.place)?;
+    if value::same(&entry.place, found.as_deref(), wanted.as_deref()) {
+        return Ok(());
     }
-    Ok(())
+    if !is_known(entry, found.as_deref()) {
+        let (place, found) = (entry.place.clone(), value::shown(found.as_deref()));
+        return Err(ValueError::Foreign { place, found });
+    }
+    value::write(machine, &entry.place, wanted.as_deref())
 }

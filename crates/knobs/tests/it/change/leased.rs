@@ -90,6 +90,24 @@ fn a_controller_that_was_killed_leaves_what_revert_and_the_next_start_put_back()
     }
 }
 
+/// As long as its controller lives, it knows which value of the lease is its own.
+#[test]
+fn a_value_of_the_lease_that_somebody_else_writes_is_left_alone() {
+    for readable in [true, false] {
+        let fixture = Fixture::guest();
+        let mut lease = take(&fixture).unwrap();
+        lease.set(&fixture.machine, &with(20_000, 1)).unwrap();
+        fixture.set("guest_halt_poll_ns", "40000\n");
+        assert!(matches!(lease.set(&fixture.machine, &with(0, 0)), Err(SetError::Foreign(_))));
+        if !readable {
+            fixture.write("/var/lib/dwell/changes/000001.journal", "torn");
+        }
+        let ended = end(&fixture, &lease);
+        let values = ["guest_halt_poll_ns", "guest_halt_poll_shrink"].map(|name| fixture.value(name));
+        assert_eq!(values, ["40000", "2"], "{ended:?}");
+    }
+}
+
 #[test]
 fn what_somebody_else_writes_is_seen_before_a_write_and_left_alone() {
     let fixture = Fixture::guest();

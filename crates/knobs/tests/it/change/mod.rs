@@ -43,6 +43,11 @@ fn revert_all(machine: &dyn Writable, force: bool) -> Vec<change::Reverted> {
     open.into_iter().map(|id| change::revert(&mut journal, id, force, &mut no_wait).unwrap()).collect()
 }
 
+fn revert(fixture: &Fixture, id: u32, force: bool) -> change::Reverted {
+    let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+    change::revert(&mut journal, id, force, &mut no_wait).unwrap()
+}
+
 fn obstacles(fixture: &Fixture, plan: &Plan, permission: Permission) -> String {
     let changes = journal::read_all(&fixture.machine, STATE).unwrap();
     match change::check(&fixture.machine, plan, false, permission, &changes) {
@@ -258,6 +263,77 @@ fn of_two_changes_the_earlier_one_names_the_later() {
     assert!(revert_all(&fixture.machine, false).iter().all(|reverted| reverted.complete));
     assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
     assert_eq!(fixture.value("guest_halt_poll_grow_start"), "50000");
+}
+
+/// The later change has set what was there before the earlier one: that is no reason to forget the earlier one.
+#[test]
+fn a_later_change_back_to_the_original_is_reverted_first_or_restores_that_original() {
+    let both = || {
+        let fixture = Fixture::guest();
+        apply(&fixture.machine, &guest_plan(), false).unwrap();
+        let back = fixture::plan_from(
+            &guest_plan(),
+            &[("guest_halt_poll_ns", 200_000), ("guest_halt_poll_grow_start", 50_000)],
+        );
+        assert_eq!(apply(&fixture.machine, &back, false).unwrap(), 2);
+        fixture
+    };
+    let fixture = both();
+    let first = revert(&fixture, 1, false);
+    let left = |(_, _, outcome): &(_, _, Outcome)| matches!(outcome, Outcome::LeftAlone { by: Some(2), .. });
+    assert!(!first.complete && first.places.iter().all(left), "{first:?}");
+    assert!(revert(&fixture, 2, false).complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "50000");
+    assert!(revert(&fixture, 1, false).complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+
+    let fixture = both();
+    assert!(revert(&fixture, 1, true).complete && revert(&fixture, 2, false).complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+    assert_eq!(fixture.value("guest_halt_poll_grow_start"), "50000");
+}
+
+/// A reboot has undone the later change, whose place is free.
+#[test]
+fn a_later_change_of_another_boot_keeps_nothing_from_being_reverted() {
+    let fixture = Fixture::guest();
+    fixture.write("/proc/sys/kernel/random/boot_id", "one\n");
+    apply(&fixture.machine, &guest_plan(), true).unwrap();
+    let second = fixture::plan_from(&guest_plan(), &[("guest_halt_poll_ns", 30_000)]);
+    apply(&fixture.machine, &second, false).unwrap();
+    fixture.write("/proc/sys/kernel/random/boot_id", "two\n");
+    fixture.set("guest_halt_poll_ns", "50000\n");
+    assert!(revert(&fixture, 1, false).complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+}
+
+/// A rescue system without /sys shows no parameter, and none of them is gone.
+#[test]
+fn parameters_that_cannot_be_seen_are_not_gone() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+    let (sys, aside) = (fixture.path("/sys/module"), fixture.path("/sys/aside"));
+    std::fs::rename(&sys, &aside).unwrap();
+    let failed = |(_, _, outcome): &(_, _, Outcome)| matches!(outcome, Outcome::Failed { .. });
+    let reverted = revert_all(&fixture.machine, false);
+    assert!(!reverted[0].complete && reverted[0].places.iter().all(failed), "{reverted:?}");
+    std::fs::rename(&aside, &sys).unwrap();
+    assert!(revert_all(&fixture.machine, false)[0].complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+}
+
+/// A value that somebody else has set stays, and the others get their side.
+#[test]
+fn a_foreign_value_keeps_no_other_value_from_its_side() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+    let change = journal::read_all(&fixture.machine, STATE).unwrap().remove(0);
+    change::switch(&fixture.machine, &change, Side::Before, &mut no_wait).unwrap();
+    fixture.set("guest_halt_poll_ns", "60000\n");
+    let error = change::switch(&fixture.machine, &change, Side::After, &mut no_wait).unwrap_err();
+    assert!(error.to_string().contains("guest_halt_poll_ns"), "{error}");
+    let values = ["guest_halt_poll_ns", "guest_halt_poll_grow_start"].map(|name| fixture.value(name));
+    assert_eq!(values, ["60000", "12500"]);
 }
 
 #[test]
