@@ -1,45 +1,64 @@
 //! What a wakeup costs on a machine.
 
-/// What a poll, a halt and their wakeups cost \[ns\].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Constants {
+use serde::Serialize;
+
+/// What a poll, a halt and their wakeups cost \[ns\]: numbers to replay with, or what is known of them
+/// ([`Estimates`](super::Estimates)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Constants<T = u64> {
     /// From the wakeup by another task to running, of a CPU that polls.
-    pub after_poll_ns: u64,
-    /// The same, of a wakeup by an interrupt or timer.
-    pub external_poll_ns: u64,
+    pub after_poll: T,
     /// From the wakeup by another task to running, of a CPU that halted.
-    pub after_halt_ns: u64,
+    pub after_halt: T,
+    /// From the wakeup by an interrupt or timer to running, of a CPU that polls.
+    pub external_poll: T,
     /// From the wakeup by an interrupt or timer to running, of a CPU that halted. Where the handler runs on the CPU itself
     /// it is little more than after a poll, and where it runs on another one as much as after a wakeup by a task.
-    pub external_halt_ns: u64,
+    pub external_halt: T,
     /// How much longer the waker runs where it wakes a CPU that halted: it sends an interrupt, in a guest by an exit.
-    pub ipi_ns: u64,
+    pub ipi: T,
     /// How much longer the first segment after a halt is: cold caches, and what the host runs first.
-    pub longer_segment_ns: u64,
+    pub longer_segment: T,
     /// What of a halt hides an interrupt: the task is woken only so long after the interrupt was raised.
-    pub hidden_ns: u64,
+    pub hidden: T,
+}
+
+impl<T: Copy> Constants<T> {
+    /// In the order of the fields.
+    pub(super) const fn all(&self) -> [T; 7] {
+        let Constants { after_poll, after_halt, external_poll, external_halt, .. } = *self;
+        [after_poll, after_halt, external_poll, external_halt, self.ipi, self.longer_segment, self.hidden]
+    }
+}
+
+impl<T> From<[T; 7]> for Constants<T> {
+    /// In the order of the fields.
+    fn from(all: [T; 7]) -> Constants<T> {
+        let [after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden] = all;
+        Constants { after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden }
+    }
 }
 
 impl Constants {
     /// As measured in a nested guest of 2 vCPUs, with Linux 6.18: for tests and benches.
     pub const OF_A_NESTED_GUEST: Constants = Constants {
-        after_poll_ns: 1_800,
-        external_poll_ns: 1_800,
-        after_halt_ns: 20_000,
-        external_halt_ns: 1_800,
-        ipi_ns: 7_000,
-        longer_segment_ns: 4_000,
-        hidden_ns: 3_000,
+        after_poll: 1_800,
+        after_halt: 20_000,
+        external_poll: 1_800,
+        external_halt: 1_800,
+        ipi: 7_000,
+        longer_segment: 4_000,
+        hidden: 3_000,
     };
 
-    /// From the event that ends a halt to running.
+    /// From the event that ends a halt to running \[ns\].
     pub const fn halt_ns(&self, by_interrupt: bool) -> u64 {
-        if by_interrupt { self.hidden_ns.saturating_add(self.external_halt_ns) } else { self.after_halt_ns }
+        if by_interrupt { self.hidden.saturating_add(self.external_halt) } else { self.after_halt }
     }
 
-    /// From the event that ends a poll to running.
+    /// From the event that ends a poll to running \[ns\].
     pub const fn poll_ns(&self, by_interrupt: bool) -> u64 {
-        if by_interrupt { self.external_poll_ns } else { self.after_poll_ns }
+        if by_interrupt { self.external_poll } else { self.after_poll }
     }
 }
 

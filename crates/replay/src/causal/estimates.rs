@@ -95,23 +95,7 @@ impl Estimate {
 }
 
 /// The [`Constants`], each with its interval and source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Estimates {
-    /// From a wakeup by another task to running, after a poll.
-    pub after_poll: Estimate,
-    /// From a wakeup by another task to running, after a halt.
-    pub after_halt: Estimate,
-    /// From a wakeup by an interrupt or timer to running, after a poll.
-    pub external_poll: Estimate,
-    /// From a wakeup by an interrupt or timer to running, after a halt.
-    pub external_halt: Estimate,
-    /// What the waker pays for ending a halt.
-    pub ipi: Estimate,
-    /// How much longer the first segment after a halt is.
-    pub longer_segment: Estimate,
-    /// What of a halt hides an interrupt.
-    pub hidden: Estimate,
-}
+pub type Estimates = Constants<Estimate>;
 
 /// What constants are assumed to be where a recording does not show them: about what they were on the one machine
 /// where they were measured, a nested guest of 2 vCPUs, with intervals as wide as what loads differ by there
@@ -206,12 +190,6 @@ impl Estimates {
         };
         (estimates, idling)
     }
-
-    /// In the order of the fields.
-    pub(super) const fn all(&self) -> [Estimate; 7] {
-        let Estimates { after_poll, after_halt, external_poll, external_halt, .. } = *self;
-        [after_poll, after_halt, external_poll, external_halt, self.ipi, self.longer_segment, self.hidden]
-    }
 }
 
 /// Lengths by task, and whether there was a halt \[ns\].
@@ -299,23 +277,6 @@ impl Seen {
 
     fn halts_seldom(&self) -> bool {
         self.late.halted().saturating_mul(SELDOM) < self.late.polls.len()
-    }
-}
-
-impl Constants {
-    /// In the order of the fields of [`Estimates`].
-    pub(super) const fn of(values: [u64; 7]) -> Constants {
-        let [after_poll_ns, after_halt_ns, external_poll_ns, external_halt_ns, ..] = values;
-        let [.., ipi_ns, longer_segment_ns, hidden_ns] = values;
-        Constants {
-            after_poll_ns,
-            external_poll_ns,
-            after_halt_ns,
-            external_halt_ns,
-            ipi_ns,
-            longer_segment_ns,
-            hidden_ns,
-        }
     }
 }
 

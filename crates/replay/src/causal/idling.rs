@@ -197,12 +197,8 @@ mod tests {
 
     #[test]
     fn what_was_recorded_is_taken_where_the_replay_does_the_same() {
-        let constants = Constants {
-            after_halt_ns: 20_000,
-            external_halt_ns: 16_000,
-            hidden_ns: 3_000,
-            ..Constants::default()
-        };
+        let constants =
+            Constants { after_halt: 20_000, external_halt: 16_000, hidden: 3_000, ..Constants::default() };
         let kinds = [vec![18_000; FEWEST + 2], vec![12_000; FEWEST]];
         let idling = Idling::new(&recorded(), [Halts::new(&kinds, true), Halts::new(&kinds, false)]);
         let own = |way: Way| IdlePath { entry_ns: 500, exit_ns: 700, way };

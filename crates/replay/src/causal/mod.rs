@@ -306,7 +306,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             (Some(_), _) => constants.poll_ns(by_interrupt),
         };
         self.begin(segment, at_ns.saturating_add(late_ns), idled);
-        if idled == Some(true) && !by_interrupt { constants.ipi_ns } else { 0 }
+        if idled == Some(true) && !by_interrupt { constants.ipi } else { 0 }
     }
 
     /// In a replay with the recorded latencies: the segment starts, or waits for the one before it to end.
@@ -330,11 +330,8 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let cpu = &mut self.cpus[number as usize];
         cpu.running = Some(segment);
         cpu.begun_ns = at_ns;
-        cpu.origin_ns = at_ns.saturating_add(if idled == Some(true) {
-            self.program.constants.longer_segment_ns
-        } else {
-            0
-        });
+        cpu.origin_ns =
+            at_ns.saturating_add(if idled == Some(true) { self.program.constants.longer_segment } else { 0 });
         cpu.next_wakeup = row.wakeups.start;
         self.schedule(number);
     }

@@ -266,7 +266,7 @@ impl Predictor {
     }
 
     fn middle(&self, external: External, windows: Windows) -> Variant {
-        let constants = Constants::of(self.estimates.all().map(|of| of.ns));
+        let constants = Constants::from(self.estimates.all().map(|of| of.ns));
         Variant { external, windows, constants }
     }
 
@@ -322,7 +322,7 @@ impl Predictor {
             for end_ns in [estimate.low_ns, estimate.high_ns].into_iter().filter(|end| *end != estimate.ns) {
                 let mut values = all.map(|of| of.ns);
                 values[number] = end_ns;
-                pair.push(replayed(Variant { constants: Constants::of(values), ..middle })?);
+                pair.push(replayed(Variant { constants: Constants::from(values), ..middle })?);
             }
             ends.push(pair);
         }

@@ -222,7 +222,7 @@ impl Program {
                 Some(before) => program.rows[before as usize].next = Some(number),
                 None => program.firsts.push(number),
             }
-            let hidden_ns = if after_halt { constants.hidden_ns } else { 0 };
+            let hidden_ns = if after_halt { constants.hidden } else { 0 };
             let woken_ns = segments.woken_ns(row).map(|woken_ns| woken_ns.min(row.start_ns));
             // What another task woke before this one had gone to sleep never slept.
             let ready_ns = woken_ns.or(ended_ns.filter(|_| row.cause == Cause::Preempted));
@@ -286,14 +286,14 @@ impl Program {
         wakeups.sort_by_key(|(waker, wakeup)| (*waker, wakeup.offset_ns, wakeup.woken));
         let mut all = wakeups.into_iter().peekable();
         for (number, row) in (0u32..).zip(&mut self.rows) {
-            let mut added_ns = if halted[number as usize] { self.constants.longer_segment_ns } else { 0 };
+            let mut added_ns = if halted[number as usize] { self.constants.longer_segment } else { 0 };
             let begin = u32::try_from(self.wakeups.len()).unwrap_or(u32::MAX);
             while let Some((_, wakeup)) = all.next_if(|(waker, _)| *waker == number) {
                 let offset_ns = wakeup.offset_ns.saturating_sub(added_ns);
                 let later_ns = wakeup.offset_ns.saturating_sub(row.run_ns);
                 let is_other_cpu = cpus[wakeup.woken as usize] != cpus[number as usize];
                 let paid = halted[wakeup.woken as usize] && is_other_cpu && later_ns == 0;
-                added_ns = added_ns.saturating_add(if paid { self.constants.ipi_ns } else { 0 });
+                added_ns = added_ns.saturating_add(if paid { self.constants.ipi } else { 0 });
                 self.wakeups.push(Wakeup { offset_ns, later_ns, ..wakeup });
             }
             let end = u32::try_from(self.wakeups.len()).unwrap_or(u32::MAX);

@@ -358,9 +358,9 @@ fn machine(
             let entered_ns = core.free_ns.map(|free_ns| free_ns + around.entry_ns[usize::from(!polls)]);
             let mut late_ns = match entered_ns {
                 None => 0,
-                Some(_) if polls => constants.after_poll_ns,
+                Some(_) if polls => constants.after_poll,
                 Some(entered_ns) => {
-                    (entered_ns.saturating_sub(now_ns) + around.exit_ns).max(constants.after_poll_ns)
+                    (entered_ns.saturating_sub(now_ns) + around.exit_ns).max(constants.after_poll)
                 }
             };
             if let Some(free_ns) = entered_ns.filter(|entered_ns| *entered_ns < now_ns) {
@@ -372,24 +372,24 @@ fn machine(
                 };
                 ran[segment].halted = idle_ns > window.get();
                 late_ns = match (ran[segment].halted, by_interrupt) {
-                    (false, _) => constants.after_poll_ns,
-                    (true, true) => constants.hidden_ns + constants.after_poll_ns,
-                    (true, false) => constants.after_halt_ns,
+                    (false, _) => constants.after_poll,
+                    (true, true) => constants.hidden + constants.after_poll,
+                    (true, false) => constants.after_halt,
                 };
                 let late_ns = late_ns.saturating_sub(around.exit_ns);
                 let measured_ns = if ran[segment].halted { idle_ns + late_ns } else { idle_ns };
                 core.policy.observe(Observed::of(Nanos(measured_ns)));
                 core.busy_from_ns = Some(now_ns);
             }
-            let hidden_ns = if ran[segment].halted && by_interrupt { constants.hidden_ns } else { 0 };
+            let hidden_ns = if ran[segment].halted && by_interrupt { constants.hidden } else { 0 };
             ran[segment].woken_ns = ran[segment].woken_ns.max(now_ns + hidden_ns);
             core.on = Some(begin(work, segment, now_ns + late_ns, constants, &mut ran));
             if ran[segment].halted
                 && let Some(waker) = waker
             {
                 let (_, wakeups, end_ns) = cores[waker].on.as_mut().unwrap();
-                wakeups.iter_mut().for_each(|wakeup| wakeup.0 += constants.ipi_ns);
-                *end_ns += constants.ipi_ns;
+                wakeups.iter_mut().for_each(|wakeup| wakeup.0 += constants.ipi);
+                *end_ns += constants.ipi;
             }
         }
         if let Some(number) = freed {
@@ -407,7 +407,7 @@ fn machine(
 
 fn begin(work: &[Work], segment: usize, start_ns: u64, constants: Constants, ran: &mut [Ran]) -> OnCore {
     ran[segment].start_ns = start_ns;
-    let origin_ns = start_ns + if ran[segment].halted { constants.longer_segment_ns } else { 0 };
+    let origin_ns = start_ns + if ran[segment].halted { constants.longer_segment } else { 0 };
     let mut wakeups: Vec<(u64, usize)> = work
         .iter()
         .enumerate()
@@ -437,7 +437,7 @@ fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>
             Release::Sleep(_) => Cause::Timer { woken_ns },
             // Also of one that fires before the task goes to sleep.
             Release::Until(at_ns) => {
-                Cause::Timer { woken_ns: at_ns + if halted { CONSTANTS.hidden_ns } else { 0 } }
+                Cause::Timer { woken_ns: at_ns + if halted { CONSTANTS.hidden } else { 0 } }
             }
             Release::Yield => Cause::Preempted,
         };
@@ -458,14 +458,14 @@ fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>
 /// When the waker of a segment woke it: its own offset and all that held the waker up before.
 fn waking_ns(work: &[Work], ran: &[Ran], place: usize) -> u64 {
     let Release::By { waker, offset_ns } = work[place].release else { unreachable!() };
-    let longer_ns = if ran[waker].halted { CONSTANTS.longer_segment_ns } else { 0 };
+    let longer_ns = if ran[waker].halted { CONSTANTS.longer_segment } else { 0 };
     let of_waker = work.iter().enumerate().filter_map(|(target, work)| match work.release {
         Release::By { waker: by, offset_ns } if by == waker => Some((offset_ns, target)),
         _ => None,
     });
     let earlier = of_waker.filter(|wakeup| *wakeup < (offset_ns, place));
     let paid = earlier.filter(|(_, target)| ran[*target].halted).count() as u64;
-    ran[waker].start_ns + longer_ns + offset_ns + paid * CONSTANTS.ipi_ns
+    ran[waker].start_ns + longer_ns + offset_ns + paid * CONSTANTS.ipi
 }
 
 fn programs() -> impl Strategy<Value = (Vec<Work>, Vec<usize>, bool)> {
@@ -529,7 +529,7 @@ proptest! {
 #[test]
 fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // What is assumed of it where a recording does not show it.
-    let constants = Constants { longer_segment_ns: 1_000, ..CONSTANTS };
+    let constants = Constants { longer_segment: 1_000, ..CONSTANTS };
     let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, constants, &[]);
     let truth = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     let (polls, halts) = (truth(&Rule::ALWAYS), truth(&Rule::NEVER));
@@ -548,8 +548,7 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     assert_eq!(predictor.leading(), [0, 1]);
     // With calibrated constants in place of assumed ones the CPU time is nearer to the truth. The speed is the same, as the
     // waker of a ping-pong has nothing else to do.
-    let known =
-        Calibrated { after_halt: Some(Nanos(constants.after_halt_ns)), ipi: Some(Nanos(constants.ipi_ns)) };
+    let known = Calibrated { after_halt: Some(Nanos(constants.after_halt)), ipi: Some(Nanos(constants.ipi)) };
     let calibrated =
         Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, known, None).unwrap().unwrap();
     let Estimates { ipi, longer_segment, .. } = calibrated.estimates;
@@ -565,7 +564,7 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
 /// Two recordings of one machine, under two rules: what each shows alone is known, what both show is.
 #[test]
 fn another_recording_tells_what_one_setting_cannot() {
-    let constants = Constants { hidden_ns: 0, ..CONSTANTS };
+    let constants = Constants { hidden: 0, ..CONSTANTS };
     let work: Vec<Work> = (0..1_200usize)
         .map(|number| Work {
             task: number % 2,
@@ -585,8 +584,8 @@ fn another_recording_tells_what_one_setting_cannot() {
     let both = Predictor::new(&never, &Rule::NEVER, Calibrated::default(), Some(&other)).unwrap().unwrap();
     let Estimates { after_poll, ipi, longer_segment, .. } = both.estimates;
     assert_eq!([after_poll, ipi, longer_segment].map(|of| of.seen > 500), [true; 3], "{:?}", both.estimates);
-    assert_eq!(after_poll.ns, constants.after_poll_ns);
-    assert_eq!([ipi.ns, longer_segment.ns], [constants.ipi_ns, constants.longer_segment_ns]);
+    assert_eq!(after_poll.ns, constants.after_poll);
+    assert_eq!([ipi.ns, longer_segment.ns], [constants.ipi, constants.longer_segment]);
     let truth = both.other.unwrap();
     assert!((truth.predicted_speed / truth.recorded_speed - 1.0).abs() < 0.01, "{truth:?}");
     let speed = |of: &Predictor| of.judge(&[Rule::NEVER, Rule::ALWAYS]).unwrap().work(1, Nanos(20_000)).speed;
@@ -694,10 +693,10 @@ fn sleeps_are_told_from_ticks() {
         }
         segments(1, rows)
     };
-    let constants = Constants { external_halt_ns: 2_000, hidden_ns: 0, longer_segment_ns: 0, ..CONSTANTS };
+    let constants = Constants { external_halt: 2_000, hidden: 0, longer_segment: 0, ..CONSTANTS };
     let span_ns = |segments: &Segments, external| {
         let program =
-            Program::without(segments, external, Constants { external_poll_ns: 1_000, ..constants }, &[]);
+            Program::without(segments, external, Constants { external_poll: 1_000, ..constants }, &[]);
         program.replay(&Rule::ALWAYS, Windows::Zero).unwrap().span_ns
     };
     let (sleeps, ticks) = (recorded(true), recorded(false));
