@@ -134,7 +134,7 @@ fn add_episodes(
             halted: known.map(|array| array.as_boolean().value(at)),
             wake_latency_ns: number(&latencies, at),
             alone_ns: number(&alone, at),
-            ..Episode::new(&idler, start_ns, idle_ns)
+            ..Episode::new(idler.as_str(), start_ns, idle_ns)
         };
         recording.writer.push(&episode).map_err(wrong)?;
     }

@@ -1,12 +1,13 @@
 //! One period of idling.
 
+use crate::accounting::Outcome;
 use serde::{Deserialize, Serialize};
 
 /// From "nothing to do" to the wakeup event, of one idler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Episode<'a> {
-    /// Who idled.
-    pub idler: &'a str,
+pub struct Episode<'a, I = &'a str> {
+    /// Who idled: by name, or by the number that it has where the episode is from.
+    pub idler: I,
     /// When it began \[ns, the recording's clock\].
     pub start_ns: u64,
     /// How long it took \[ns\]; [`IdleIncludes`](crate::IdleIncludes) says up to where.
@@ -28,10 +29,15 @@ pub struct Episode<'a> {
     pub alone_ns: Option<u64>,
 }
 
-impl<'a> Episode<'a> {
+impl<I: Default> Episode<'_, I> {
     /// An episode of which nothing but start and length is known.
-    pub fn new(idler: &'a str, start_ns: u64, idle_ns: u64) -> Episode<'a> {
+    pub fn new(idler: I, start_ns: u64, idle_ns: u64) -> Self {
         Episode { idler, start_ns, idle_ns, ..Episode::default() }
+    }
+
+    /// How it went; `poll_step_ns` as in [`Outcome::of`].
+    pub fn outcome(&self, poll_step_ns: u64) -> Outcome {
+        Outcome::of(self.idle_ns, self.window_ns, self.halted, self.alone_ns, poll_step_ns)
     }
 }
 

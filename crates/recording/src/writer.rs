@@ -226,7 +226,7 @@ impl<W: Write + Send> Writer<W> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn push_numbered(&mut self, idler: IdlerId, episode: &Episode<'_>) -> Result<(), WriteError> {
+    pub fn push_numbered<I>(&mut self, idler: IdlerId, episode: &Episode<'_, I>) -> Result<(), WriteError> {
         let (number, idler) = (self.contents.episodes, idler.0);
         let ready = episode.ready.map(|names| join_handlers(names, number)).transpose()?;
         let known = self.contents.idlers.get_mut(idler as usize).zip(self.idlers.all.get_mut(idler as usize));
@@ -422,7 +422,7 @@ struct Rows {
 
 impl Rows {
     /// Everything but `ready`. Parquet stores unsigned integers as signed ones of the same bits.
-    fn push(&mut self, idler: u32, episode: &Episode<'_>) {
+    fn push<I>(&mut self, idler: u32, episode: &Episode<'_, I>) {
         self.idler.push(idler);
         self.start_ns.push(episode.start_ns.cast_signed());
         self.idle_ns.push(episode.idle_ns.cast_signed());

@@ -5,51 +5,13 @@
 //! reads no file and no clock, so that the same events give the same episodes.
 
 use crate::event::Event;
-use dwell_recording::accounting::Outcome;
-use dwell_recording::{IdleIncludes, Segments, WakeCause};
+use dwell_recording::{Episode, IdleIncludes, Segments};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// An episode that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PairedEpisode {
-    /// Index into [`Pairing::idlers`].
-    pub idler: u32,
-    /// When it began \[ns, the clock of the events\].
-    pub start_ns: u64,
-    /// How long it took \[ns\].
-    pub idle_ns: u64,
-    /// How long the idler would have polled before halting \[ns\].
-    pub window_ns: Option<u64>,
-    pub halted: Option<bool>,
-    pub wake: Option<WakeCause>,
-    /// From the wakeup event to the idler running \[ns\].
-    pub wake_latency_ns: Option<u64>,
-    /// How long no other task was runnable on its CPU \[ns\]; `idle_ns`: to the end.
-    pub alone_ns: Option<u64>,
-}
-
-impl PairedEpisode {
-    /// An episode of which nothing else is known.
-    pub(crate) const fn new(idler: u32, start_ns: u64, idle_ns: u64) -> PairedEpisode {
-        PairedEpisode {
-            idler,
-            start_ns,
-            idle_ns,
-            window_ns: None,
-            halted: None,
-            wake: None,
-            wake_latency_ns: None,
-            alone_ns: None,
-        }
-    }
-
-    /// How it went; `poll_step_ns` as in [`Outcome::of`].
-    pub fn outcome(&self, poll_step_ns: u64) -> Outcome {
-        Outcome::of(self.idle_ns, self.window_ns, self.halted, self.alone_ns, poll_step_ns)
-    }
-}
+/// An episode that has ended. Its idler is an index into [`Pairing::idlers`].
+pub type PairedEpisode = Episode<'static, u32>;
 
 /// Makes episodes out of events that come in order of time.
 pub trait Pairing: Send {

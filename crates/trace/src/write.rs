@@ -1,7 +1,7 @@
 //! Paired episodes into a recording.
 
 use crate::pairing::PairedEpisode;
-use dwell_recording::{Ends, Episode, IdlerId, WriteError, Writer};
+use dwell_recording::{Ends, IdlerId, WriteError, Writer};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 
@@ -97,15 +97,7 @@ impl EpisodeWriter {
         if let Some(known) = self.idlers.get_mut(place) {
             *known = Some((idler, start_ns));
         }
-        let episode = Episode {
-            window_ns: row.window_ns,
-            halted: row.halted,
-            wake: row.wake,
-            wake_latency_ns: row.wake_latency_ns,
-            alone_ns: row.alone_ns,
-            ..Episode::new("", start_ns, row.idle_ns)
-        };
-        writer.push_numbered(idler, &episode)
+        writer.push_numbered(idler, &PairedEpisode { start_ns, ..*row })
     }
 
     /// Appends the episodes of the idlers with these names, and leaves none.

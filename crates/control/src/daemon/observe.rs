@@ -511,16 +511,7 @@ mod tests {
     }
 
     fn episode(start_ns: u64, idle_ns: u64, halted: bool) -> PairedEpisode {
-        PairedEpisode {
-            idler: 0,
-            start_ns,
-            idle_ns,
-            window_ns: None,
-            halted: Some(halted),
-            wake: None,
-            wake_latency_ns: None,
-            alone_ns: None,
-        }
+        PairedEpisode { halted: Some(halted), ..PairedEpisode::new(0, start_ns, idle_ns) }
     }
 
     fn of(lengths: Lengths) -> Found {

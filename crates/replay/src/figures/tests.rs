@@ -34,7 +34,7 @@ fn source(rows: &[Row]) -> RecordingSource {
     let mut writer = Writer::new(vec![], Metadata::new(Layer::Host), Packing::default()).unwrap();
     for row in rows {
         let name = format!("cpu{}", row.idler);
-        let mut episode = Episode::new(&name, row.start_ns, row.idle_ns);
+        let mut episode = Episode::new(name.as_str(), row.start_ns, row.idle_ns);
         episode.window_ns = row.window_ns;
         episode.halted = row.halted;
         episode.wake = Some(WakeCause::Timer);

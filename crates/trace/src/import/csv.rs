@@ -149,7 +149,7 @@ fn push<W: Write + Send>(
     writer: &mut Writer<W>,
     overlaps: &mut OverlapCheck,
 ) -> Result<(), CsvError> {
-    let mut episode = Episode::new(&options.idler, 0, 0);
+    let mut episode = Episode::new(options.idler.as_str(), 0, 0);
     let mut handlers: Vec<&str> = Vec::new();
     let mut ready = None;
     for (column, text) in header.columns.iter().zip(&fields.record) {
