@@ -40,14 +40,7 @@ fn schema(reader: &Reader) -> PyResult<SchemaRef> {
 /// All episodes of a recording: a batch for each row group.
 pub(crate) fn read(reader: &Reader) -> PyResult<PyTable> {
     let schema = schema(reader)?;
-    let columns = Columns::IDLER
-        | Columns::START_NS
-        | Columns::IDLE_NS
-        | Columns::WINDOW_NS
-        | Columns::HALTED
-        | Columns::WAKE
-        | Columns::WAKE_LATENCY_NS
-        | Columns::ALONE_NS;
+    let columns = Columns::ALL.without(Columns::READY);
     let (mut chunk, mut batches) = (Chunk::default(), vec![]);
     for row_group in 0..reader.row_groups() {
         reader.read(row_group, columns, &mut chunk).map_err(wrong)?;

@@ -51,6 +51,12 @@ impl Columns {
         Columns(self.0 | other.0)
     }
 
+    /// The columns of this set that are not in the other.
+    #[must_use]
+    pub const fn without(self, other: Columns) -> Columns {
+        Columns(self.0 & !other.0)
+    }
+
     /// Whether all of `other` are in this set.
     pub const fn contains(self, other: Columns) -> bool {
         self.0 & other.0 == other.0

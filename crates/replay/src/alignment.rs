@@ -9,7 +9,7 @@
 //! as well, and there is no answer. The clocks are taken to be equally fast for as long as the recordings
 //! last.
 
-use dwell_recording::accounting::Outcome;
+use dwell_recording::accounting::{self, Outcome};
 use dwell_recording::{Chunk, Columns, ReadError, Reader};
 use serde::Serialize;
 
@@ -96,12 +96,7 @@ pub fn align(guest: &Reader, host: &Reader, by_time_of_day_ns: i64) -> Result<Op
 
 /// For each of these idlers when it halted, or, not `only_halts`, when it idled.
 fn halts(reader: &Reader, idlers: &[usize], only_halts: bool) -> Result<Vec<Vec<Halt>>, ReadError> {
-    let columns = Columns::IDLER
-        | Columns::START_NS
-        | Columns::IDLE_NS
-        | Columns::WINDOW_NS
-        | Columns::HALTED
-        | Columns::ALONE_NS;
+    let columns = accounting::COLUMNS | Columns::IDLER | Columns::START_NS;
     let (mut halts, mut chunk) = (vec![vec![]; idlers.len()], Chunk::default());
     for group in 0..reader.row_groups() {
         reader.read(group, columns, &mut chunk)?;

@@ -41,14 +41,7 @@ pub(super) fn read(
     timeline: &mut TimelineMaker,
     progress: &dyn Fn(u64),
 ) -> Result<(Recorded, Vec<Block>), SourceError> {
-    let columns = Columns::IDLER
-        | Columns::START_NS
-        | Columns::IDLE_NS
-        | Columns::WINDOW_NS
-        | Columns::HALTED
-        | Columns::WAKE
-        | Columns::WAKE_LATENCY_NS
-        | Columns::ALONE_NS;
+    let columns = Columns::ALL.without(Columns::READY);
     let mut recorded = Recorded::default();
     let mut ends = PollsMaker::default();
     let mut blocks = BlocksMaker::new(reader.contents());
