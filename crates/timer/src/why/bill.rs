@@ -1,5 +1,6 @@
 //! The bill: lines that add up to what /proc counted.
 
+use super::removal::share;
 use super::watch::{Watch, Watched};
 use super::{Cause, Class};
 use serde::{Deserialize, Serialize};
@@ -140,7 +141,7 @@ impl Watch {
             let mut rest_ns = cpu_ns;
             for (cause, sum) in std::mem::take(&mut ledger.sums) {
                 // Stretches at the edges are in the events whole, and in /proc in part.
-                let part = if charged > cpu_ns { scaled(sum.cpu_ns, cpu_ns, charged) } else { sum.cpu_ns };
+                let part = if charged > cpu_ns { share(sum.cpu_ns, cpu_ns, charged) } else { sum.cpu_ns };
                 rest_ns -= part;
                 add(task.class, task.label(), cause, part, sum.count);
             }
@@ -154,11 +155,6 @@ impl Watch {
         }
         Bill::of(cpu_ns, lines)
     }
-}
-
-/// `part` of `whole` of what is `of`, rounded down.
-fn scaled(part: u64, whole: u64, of: u64) -> u64 {
-    u64::try_from(u128::from(part) * u128::from(whole) / u128::from(of.max(1))).unwrap_or(u64::MAX)
 }
 
 /// The time of vCPUs before they slept is a failed poll for as long as KVM says that they polled; what is more is going

@@ -99,6 +99,7 @@ pub(super) fn per_s(much: u64, span_ns: u64) -> u64 {
     u64::try_from(u128::from(much) * 1_000_000_000 / u128::from(span_ns.max(1))).unwrap_or(u64::MAX)
 }
 
+/// What falls on `part` of the `whole` of what took `ns`, rounded down.
 pub(super) fn share(ns: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(ns) * u128::from(part.min(whole)) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
 }
