@@ -5,11 +5,11 @@ use crate::sketch::{Did, Input, Sketch, SketchError};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::{LONGEST_TIME_NS, OpenError, Reader};
+use dwell_recording::{LONGEST_TIME_NS, OpenError, ReadError, Reader};
 use dwell_replay::check::{self, self_check};
 use dwell_replay::{
-    Batch, Counts, RecordingSource, ReplayError, Replayed, Rule, Source, SourceError, Values, grid,
-    longest_idle_ns, replay_and_see,
+    Batch, Counts, RecordingSource, ReplayError, Replayed, Rule, Source, Values, grid, longest_idle_ns,
+    replay_and_see,
 };
 
 /// What is asked of every recording.
@@ -118,8 +118,8 @@ pub enum Unusable {
     Sketch(#[from] SketchError),
 }
 
-impl From<SourceError> for Unusable {
-    fn from(error: SourceError) -> Unusable {
+impl From<ReadError> for Unusable {
+    fn from(error: ReadError) -> Unusable {
         Unusable::Read(error.into())
     }
 }

@@ -23,14 +23,14 @@
 
 use crate::rule::{Player, Rule};
 use crate::source::{RecordingSource, Run, Source};
-use crate::{Counts, ReplayError, SourceError, Versions};
+use crate::{Counts, ReplayError, Versions};
 use dwell_policy::param::{self, Setting};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::{
     self, Account, KvmCounted, LONGEST_POLL_END_NS, Outcome, are_many, lost_in_poll_ns, poll_went_on,
 };
-use dwell_recording::{Chunk, Columns, Metadata, Reader, SettingValue, SettingsChange};
+use dwell_recording::{Chunk, Columns, Metadata, ReadError, Reader, SettingValue, SettingsChange};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -317,7 +317,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(reader: &Reader) -> Result<Seen, SourceError> {
+    fn of(reader: &Reader) -> Result<Seen, ReadError> {
         let mut seen = Seen::default();
         let mut chunk = Chunk::default();
         for row_group in 0..reader.row_groups() {

@@ -26,9 +26,8 @@
 //! [`IdleIncludes::Wake`]: dwell_recording::IdleIncludes::Wake
 
 use crate::priced::Sample;
-use crate::source::SourceError;
 use dwell_policy::Nanos;
-use dwell_recording::{Chunk, Columns, Reader};
+use dwell_recording::{Chunk, Columns, ReadError, Reader};
 
 /// An idler has so many halts before their latencies are taken for its other episodes.
 pub const FEWEST: u64 = 16;
@@ -55,7 +54,7 @@ impl Latencies {
     pub(crate) const COLUMNS: Columns = Columns::HALTED.union(Columns::WAKE_LATENCY_NS);
 
     /// Reads those of a recording, once.
-    pub(crate) fn of(reader: &Reader) -> Result<Latencies, SourceError> {
+    pub(crate) fn of(reader: &Reader) -> Result<Latencies, ReadError> {
         let (mut chunk, mut all) = (Chunk::default(), Sample::new(KEPT));
         let mut idlers: Vec<Sample> = reader.contents().idlers.iter().map(|_| Sample::new(KEPT)).collect();
         for row_group in 0..reader.row_groups() {

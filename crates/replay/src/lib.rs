@@ -44,7 +44,7 @@ pub use pass::{ReplayError, Replayed, replay, replay_and_see};
 pub use priced::{Figure, ParseValuesError, Priced, Pricing, Row, Values, WakeupLatency};
 pub use rule::{Player, Rule, RuleError, Seen};
 pub use source::{
-    Batch, Halves, LONGEST_POLL_STEP, Memory, Overlapping, RecordingSource, Run, Source, SourceError, Span,
+    Batch, Halves, LONGEST_POLL_STEP, Memory, Overlapping, RecordingSource, Run, Source, Span,
     longest_idle_ns,
 };
 pub use versions::Versions;

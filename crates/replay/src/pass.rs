@@ -1,8 +1,9 @@
 //! One pass over all episodes of a source: what rules would have cost, and the lower bound.
 
 use crate::bound::OptimumBound;
-use crate::{Bank, Batch, Counts, Overlapping, Rule, RuleError, Source, SourceError, Span};
+use crate::{Bank, Batch, Counts, Overlapping, Rule, RuleError, Source, Span};
 use dwell_policy::Nanos;
+use dwell_recording::ReadError;
 
 /// What a pass found.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub enum ReplayError {
     Rule(#[from] RuleError),
     /// The recording cannot be read.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Source(#[from] ReadError),
     /// The recording contradicts itself.
     #[error(transparent)]
     Overlapping(#[from] Overlapping),

@@ -242,8 +242,8 @@ pub trait Source: Sync {
     /// there is none.
     ///
     /// # Errors
-    /// [`SourceError`] if the recording cannot be read.
-    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError>;
+    /// [`ReadError`] if the recording cannot be read.
+    fn first_row_from(&self, time_ns: u64) -> Result<u64, ReadError>;
 
     /// The time recorded; `None` where it is not known.
     fn time_recorded(&self) -> Option<Span> {
@@ -253,8 +253,8 @@ pub trait Source: Sync {
     /// The halves of the recording: of the time recorded where it is known.
     ///
     /// # Errors
-    /// [`SourceError`] if the recording cannot be read.
-    fn halves(&self) -> Result<Halves, SourceError> {
+    /// [`ReadError`] if the recording cannot be read.
+    fn halves(&self) -> Result<Halves, ReadError> {
         let Some(recorded) = self.when_recorded() else {
             return Ok(Halves { second: self.episodes() / 2, spans: None });
         };
@@ -269,8 +269,8 @@ pub trait Source: Sync {
     /// Hands over the episodes of `rows`, batch after batch, and returns when they took place.
     ///
     /// # Errors
-    /// [`SourceError`] if the recording cannot be read.
-    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, SourceError> {
+    /// [`ReadError`] if the recording cannot be read.
+    fn visit(&self, rows: Range<u64>, see: &mut dyn FnMut(&Batch)) -> Result<Span, ReadError> {
         let spans = self.visit_parts(&[rows.start, rows.end], &mut |_, batch| see(batch))?;
         Ok(spans[0])
     }
@@ -280,15 +280,9 @@ pub trait Source: Sync {
     /// Returns when each part took place. Every row is read once.
     ///
     /// # Errors
-    /// [`SourceError`] if the recording cannot be read.
-    fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch))
-    -> Result<Vec<Span>, SourceError>;
+    /// [`ReadError`] if the recording cannot be read.
+    fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch)) -> Result<Vec<Span>, ReadError>;
 }
-
-/// A recording could not be read to its end.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct SourceError(#[from] ReadError);
 
 /// A Parquet recording, read row group by row group, so that memory does not grow with its length.
 pub struct RecordingSource {
@@ -339,8 +333,8 @@ impl RecordingSource {
     /// lengths that include it.
     ///
     /// # Errors
-    /// [`SourceError`] if the recording cannot be read.
-    pub fn upper_latency(&self) -> Result<Nanos, SourceError> {
+    /// [`ReadError`] if the recording cannot be read.
+    pub fn upper_latency(&self) -> Result<Nanos, ReadError> {
         let (mut chunk, mut lengths) = (Chunk::default(), Sample::new(1 << 12));
         for row_group in 0..self.reader.row_groups() {
             self.reader.read(row_group, Columns::IDLE_NS | Latencies::COLUMNS, &mut chunk)?;
@@ -355,8 +349,8 @@ impl RecordingSource {
     /// Whether the wakeup latency of its halts is known: given, recorded, or measured elsewhere.
     ///
     /// # Errors
-    /// [`SourceError`] if the recording cannot be read.
-    pub fn knows_latency(&self) -> Result<bool, SourceError> {
+    /// [`ReadError`] if the recording cannot be read.
+    pub fn knows_latency(&self) -> Result<bool, ReadError> {
         Ok(self.given.is_some() || self.otherwise.is_some() || self.latencies()?.any())
     }
 
@@ -399,8 +393,8 @@ impl RecordingSource {
     /// nothing is read for it.
     ///
     /// # Errors
-    /// [`SourceError`] if the recording cannot be read.
-    pub fn overlapping(&self) -> Result<u64, SourceError> {
+    /// [`ReadError`] if the recording cannot be read.
+    pub fn overlapping(&self) -> Result<u64, ReadError> {
         if self.overlapping.get().is_none() {
             self.visit(0..u64::MAX, &mut |_| ())?;
         }
@@ -412,7 +406,7 @@ impl RecordingSource {
     }
 
     /// The latencies of the recording, read once.
-    fn latencies(&self) -> Result<&Latencies, SourceError> {
+    fn latencies(&self) -> Result<&Latencies, ReadError> {
         if self.latencies.get().is_none() {
             let found =
                 if self.given.is_some() { Latencies::default() } else { Latencies::of(&self.reader)? };
@@ -454,7 +448,7 @@ impl Source for RecordingSource {
         self.reader.time_recorded()
     }
 
-    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError> {
+    fn first_row_from(&self, time_ns: u64) -> Result<u64, ReadError> {
         let (mut first_row, mut chunk) = (0, Chunk::default());
         for row_group in 0..self.reader.row_groups() {
             self.reader.read(row_group, Columns::START_NS, &mut chunk)?;
@@ -481,11 +475,7 @@ impl Source for RecordingSource {
         self.reader.contents().idlers.iter().map(|idler| idler.handlers.len()).max().unwrap_or(0)
     }
 
-    fn visit_parts(
-        &self,
-        cuts: &[u64],
-        see: &mut dyn FnMut(usize, &Batch),
-    ) -> Result<Vec<Span>, SourceError> {
+    fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch)) -> Result<Vec<Span>, ReadError> {
         let parts: Vec<Range<u64>> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
         let mut spans = vec![Span::default(); parts.len()];
         let mut batch = Batch::default();
@@ -534,7 +524,7 @@ impl RecordingSource {
         parts: &[Range<u64>],
         columns: Columns,
         mut see: impl FnMut(Range<u64>, &Chunk),
-    ) -> Result<(), SourceError> {
+    ) -> Result<(), ReadError> {
         let mut first_row = 0;
         let mut wanted = vec![];
         for row_group in 0..self.reader.row_groups() {
@@ -684,8 +674,8 @@ impl Memory {
     /// sources.
     ///
     /// # Errors
-    /// [`SourceError`] if one cannot be read.
-    pub fn together(sources: &[&dyn Source], span_ns: u64) -> Result<Memory, SourceError> {
+    /// [`ReadError`] if one cannot be read.
+    pub fn together(sources: &[&dyn Source], span_ns: u64) -> Result<Memory, ReadError> {
         let mut all = Memory::default();
         for source in sources {
             let mut one: Vec<MemoryEpisode> = vec![];
@@ -731,7 +721,7 @@ impl Source for Memory {
         self.recorded
     }
 
-    fn first_row_from(&self, time_ns: u64) -> Result<u64, SourceError> {
+    fn first_row_from(&self, time_ns: u64) -> Result<u64, ReadError> {
         let row = self.episodes.iter().position(|episode| episode.start_ns >= time_ns);
         Ok(row.unwrap_or(self.episodes.len()) as u64)
     }
@@ -740,11 +730,7 @@ impl Source for Memory {
         self.idlers
     }
 
-    fn visit_parts(
-        &self,
-        cuts: &[u64],
-        see: &mut dyn FnMut(usize, &Batch),
-    ) -> Result<Vec<Span>, SourceError> {
+    fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch)) -> Result<Vec<Span>, ReadError> {
         const ROWS: usize = 1 << 16;
         let mut batch = Batch::default();
         batch.set_poll_step(self.poll_step);

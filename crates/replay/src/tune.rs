@@ -14,10 +14,11 @@ use crate::bound::{FixedWindows, OptimumBound};
 use crate::counts::Counts;
 use crate::priced::{Figure, Pricing, Row, Values, WakeupLatency};
 use crate::rule::{Rule, RuleError};
-use crate::source::{Halves, Overlapping, Source, SourceError, Span};
+use crate::source::{Halves, Overlapping, Source, Span};
 use dwell_policy::Nanos;
 use dwell_policy::catalogue::{Terms, learners};
 use dwell_policy::param::Setting;
+use dwell_recording::ReadError;
 use dwell_stats::{BLOCKS, Bootstrap, Draw, Interval};
 
 /// What is to be tuned.
@@ -72,7 +73,7 @@ pub enum TuneError {
     Overlapping(#[from] Overlapping),
     /// The recording cannot be read.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Source(#[from] ReadError),
     /// A setting cannot be replayed.
     #[error(transparent)]
     Rule(#[from] RuleError),

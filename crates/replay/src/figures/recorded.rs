@@ -3,9 +3,8 @@
 use super::blocks::{Block, BlocksMaker};
 use super::polls::{Polls, PollsMaker};
 use super::timeline::TimelineMaker;
-use crate::SourceError;
 use dwell_recording::accounting::{Account, Outcome};
-use dwell_recording::{Chunk, Columns, Reader, WakeCause};
+use dwell_recording::{Chunk, Columns, ReadError, Reader, WakeCause};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -40,7 +39,7 @@ pub(super) fn read(
     shown: &[usize],
     timeline: &mut TimelineMaker,
     progress: &dyn Fn(u64),
-) -> Result<(Recorded, Vec<Block>), SourceError> {
+) -> Result<(Recorded, Vec<Block>), ReadError> {
     let columns = Columns::ALL.without(Columns::READY);
     let mut recorded = Recorded::default();
     let mut ends = PollsMaker::default();
