@@ -25,8 +25,10 @@ pub fn run(data: &[u8]) {
     let (table, _) = exits::table(&reader).unwrap();
     assert_eq!(table.total_samples, reader.contents().exits());
     let recording = TimerRecording::from_bytes("fuzz", bytes).unwrap();
-    assert_eq!(recording.timers.len() as u64, reader.contents().timers());
-    assert!(recording.timers.iter().all(|timer| timer.fired_ns.is_none_or(|fired| timer.armed_ns <= fired)));
+    assert_eq!(recording.rows.timers.len() as u64, reader.contents().timers());
+    assert!(
+        recording.rows.timers.iter().all(|timer| timer.fired_ns.is_none_or(|fired| timer.armed_ns <= fired))
+    );
     let vm = TimerVm {
         pi_inject_timer: choice & 2 != 0,
         apicv: choice & 4 != 0,

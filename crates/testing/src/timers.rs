@@ -18,8 +18,9 @@ const HOUSEKEEPING: u32 = 0;
 /// the timers; each exit takes 700 ns. Only the two numbers are from a table; all else is made up.
 pub fn exits_by_interrupts(before: u64, after: u64) -> TimerRecording {
     let reasons = ["EXTERNAL_INTERRUPT", "MSR_WRITE"].map(str::to_owned).to_vec();
-    let mut recording =
-        TimerRecording { vcpus: vec!["vm/7/vcpu0".to_owned()], reasons, ..TimerRecording::default() };
+    let mut recording = TimerRecording::default();
+    recording.rows.vcpus = vec!["vm/7/vcpu0".to_owned()];
+    recording.rows.reasons = reasons;
     let off = [("pi_inject_timer".to_owned(), SettingValue::Number(0))];
     recording.metadata.settings =
         vec![SettingsChange { at_ns: None, owner: Owner::Timer, values: off.into_iter().collect() }];
@@ -28,13 +29,13 @@ pub fn exits_by_interrupts(before: u64, after: u64) -> TimerRecording {
         let at = number * 10_000;
         let exit = |start_ns, reason, cause| ExitRow { vcpu: 0, start_ns, duration_ns: 700, reason, cause };
         if number < after / 2 {
-            recording.exits.push(exit(at, 0, None));
+            recording.rows.exits.push(exit(at, 0, None));
             continue;
         }
         let own = number < after;
-        recording.exits.push(exit(at, 1, Some(TimerPart::Arm)));
-        recording.exits.push(exit(at + 5_000, 0, Some(TimerPart::Fire)));
-        recording.timers.push(TimerRow {
+        recording.rows.exits.push(exit(at, 1, Some(TimerPart::Arm)));
+        recording.rows.exits.push(exit(at + 5_000, 0, Some(TimerPart::Fire)));
+        recording.rows.timers.push(TimerRow {
             mechanism: Some(Mechanism::Hrtimer),
             fired_ns: Some(at + 5_000),
             fired_on: Some(if own { OWN } else { HOUSEKEEPING }),
@@ -70,7 +71,7 @@ pub struct Checked {
 impl Checked {
     pub fn of(recording: &TimerRecording, revision: Revision) -> Checked {
         let mut checked = Checked::default();
-        for row in &recording.timers {
+        for row in &recording.rows.timers {
             checked.timers += 1;
             checked.armings += 1;
             let (Some(_), Some(state), Some(fire)) = (row.fired_ns, row.state, row.fire) else {

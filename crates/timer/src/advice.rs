@@ -221,7 +221,7 @@ fn verdict(
 
 fn fired(recording: &TimerRecording, span_ns: u64) -> BTreeMap<u32, f64> {
     let mut fired = BTreeMap::new();
-    let hrtimers = recording.timers.iter().filter(|timer| timer.mechanism == Some(Mechanism::Hrtimer));
+    let hrtimers = recording.rows.timers.iter().filter(|timer| timer.mechanism == Some(Mechanism::Hrtimer));
     for cpu in hrtimers.filter_map(|timer| timer.fired_ns.and(timer.fired_on)) {
         *fired.entry(cpu).or_default() += 1e9 / span_ns.max(1) as f64;
     }

@@ -69,8 +69,8 @@ impl TimerCheck {
 /// Compares every timer with the model.
 pub fn check(recording: &TimerRecording, predictor: &Predictor<'_>) -> TimerCheck {
     let Predictor { tally, in_force, recorded: setup } = predictor;
-    let mut found = TimerCheck { timers: recording.timers.len() as u64, ..TimerCheck::default() };
-    for timer in &recording.timers {
+    let mut found = TimerCheck { timers: recording.rows.timers.len() as u64, ..TimerCheck::default() };
+    for timer in &recording.rows.timers {
         let class = Class::of(timer);
         let Some((mechanism, state)) = timer.mechanism.zip(class.state) else { continue };
         found.compared += 1;
@@ -101,7 +101,7 @@ mod tests {
     use crate::{Pcpu, TimerVm};
     use dwell_policy::timer::{Fire, VcpuState};
     use dwell_policy::version::Version;
-    use dwell_recording::timer::{ExitRow, TimerPart, TimerRow};
+    use dwell_recording::timer::{ExitRow, TimerPart, TimerRow, TimerRows};
 
     fn in_force(preemption_timer: bool) -> HostSetup {
         let vm = TimerVm {
@@ -128,13 +128,13 @@ mod tests {
         };
         let exit =
             |reason, cause| ExitRow { vcpu: 0, start_ns: 10, duration_ns: 5, reason, cause: Some(cause) };
-        TimerRecording {
+        let rows = TimerRows {
             vcpus: vec!["vcpu0".to_owned()],
             reasons: ["MSR_WRITE", "EXTERNAL_INTERRUPT"].map(str::to_owned).to_vec(),
             timers: vec![timer],
             exits: vec![exit(0, TimerPart::Arm), exit(1, TimerPart::Fire)],
-            ..TimerRecording::default()
-        }
+        };
+        TimerRecording { rows, ..TimerRecording::default() }
     }
 
     fn checked(recording: &TimerRecording, in_force: &HostSetup) -> TimerCheck {
@@ -156,7 +156,7 @@ mod tests {
         let found = checked(&recording(Fire::HostInterrupt), &in_force(true));
         assert_eq!((found.other_mechanism, found.deviations()), (1, 3));
         let mut without = recording(Fire::HostInterrupt);
-        without.exits.pop();
+        without.rows.exits.pop();
         assert_eq!(checked(&without, &in_force(false)).deviations(), 1);
         let nothing = TimerRecording::default();
         assert_eq!(checked(&nothing, &in_force(false)).agreement(), Agreement::NothingToCompare);

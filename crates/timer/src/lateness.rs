@@ -63,7 +63,7 @@ pub fn delays(recording: &TimerRecording) -> Delays {
     let same_clock = recording.metadata.clock == Clock::Monotonic;
     let (mut fired, mut entered) =
         (LogHistogram::new(Resolution::Octave), LogHistogram::new(Resolution::Octave));
-    for timer in &recording.timers {
+    for timer in &recording.rows.timers {
         if let Some((at, set_to)) = timer.fired_ns.zip(timer.expires_ns).filter(|_| same_clock) {
             fired.add(at.saturating_sub(set_to));
         }
@@ -98,7 +98,7 @@ pub fn replay(
     let ns = |cycles: f64| cycles * 1e6 / f64::from(khz.max(1));
     // Without an advance, per vCPU [cycles].
     let mut without: BTreeMap<u32, (Advance, Vec<i64>)> = BTreeMap::new();
-    for timer in &recording.timers {
+    for timer in &recording.rows.timers {
         let Some(late) = timer.late_tsc else { continue };
         let (advance, all) = without.entry(timer.vcpu).or_insert_with(|| (recorded, vec![]));
         all.push(late.saturating_add(early_by(&tsc, *advance)));
@@ -156,7 +156,9 @@ mod tests {
 
     fn recording(late: &[i64]) -> TimerRecording {
         let timer = |late: &i64| TimerRow { late_tsc: Some(*late), ..TimerRow::new(0, 1) };
-        TimerRecording { timers: late.iter().map(timer).collect(), ..TimerRecording::default() }
+        let mut recording = TimerRecording::default();
+        recording.rows.timers = late.iter().map(timer).collect();
+        recording
     }
 
     const FIXED: Advance = Advance::fixed(2_000);
@@ -211,7 +213,7 @@ mod tests {
     #[test]
     fn delays_are_counted_on_one_clock_only() {
         let mut recording = recording(&[1]);
-        let timer = &mut recording.timers[0];
+        let timer = &mut recording.rows.timers[0];
         (timer.fired_ns, timer.expires_ns, timer.entered_ns) = (Some(5_000), Some(4_000), Some(5_100));
         let found = delays(&recording);
         assert!(found.fired.is_empty());
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn without_recorded_lateness_nothing_is_known() {
         let mut empty = recording(&[1]);
-        empty.timers[0].late_tsc = None;
+        empty.rows.timers[0].late_tsc = None;
         assert_eq!(replay(&empty, Revision::V6_12, 1_000_000, FIXED, &[FIXED]), None);
     }
 }

@@ -276,7 +276,7 @@ mod tests {
     fn oracle(recording: &TimerRecording, in_force: &HostSetup, host: &HostSetup) -> Counts {
         let mut counts = Counts::default();
         let under = setup(host).unwrap();
-        for timer in &recording.timers {
+        for timer in &recording.rows.timers {
             let same =
                 host.vm.pcpu == in_force.vm.pcpu && host.vm.timer_migration == in_force.vm.timer_migration;
             let elsewhere = match (timer.mechanism, timer.fired_on, timer.vcpu_on, timer.fired_ns) {
@@ -341,7 +341,9 @@ mod tests {
             before in (0usize..9, 0u32..256),
             after in (0usize..9, 0u32..256),
         ) {
-            let recording = TimerRecording { timers, vcpus: vec!["a".into(), "b".into()], ..TimerRecording::default() };
+            let mut recording = TimerRecording::default();
+            recording.rows.timers = timers;
+            recording.rows.vcpus = vec!["a".into(), "b".into()];
             let (before, after) = (host(before.0, before.1), host(after.0, after.1));
             let tally = Tally::of(&recording);
             let predictor = Predictor::new(&tally, before).unwrap();

@@ -105,7 +105,7 @@ pub fn timers(path: &Path, question: &Question, here: &dyn Machine) -> Result<Ti
     let file = path.display().to_string();
     let recording = TimerRecording::open(path)?;
     let metadata = &recording.metadata;
-    if recording.timers.is_empty() {
+    if recording.rows.timers.is_empty() {
         let lacks = left_out(metadata).iter().map(|note| format!("; {note}")).collect();
         return Err(TimersError::NoTimers { file, lacks });
     }

@@ -92,8 +92,8 @@ pub fn is_halt(reason: &str) -> bool {
 impl Tally {
     pub fn of(recording: &TimerRecording) -> Tally {
         let mut tally = Tally { span_ns: recording.span_ns(), ..Tally::default() };
-        let mut vcpus = vec![false; recording.vcpus.len()];
-        for timer in &recording.timers {
+        let mut vcpus = vec![false; recording.rows.vcpus.len()];
+        for timer in &recording.rows.timers {
             *tally.timers.entry(Class::of(timer)).or_default() += 1;
             tally.preemption_timer |= timer.mechanism == Some(Mechanism::HvTimer);
             tally.posted += u64::from(timer.fire == Some(Fire::Posted));
@@ -101,8 +101,8 @@ impl Tally {
                 *vcpu = true;
             }
         }
-        for exit in &recording.exits {
-            let reason = recording.reasons.get(exit.reason as usize).map_or("", String::as_str);
+        for exit in &recording.rows.exits {
+            let reason = recording.rows.reasons.get(exit.reason as usize).map_or("", String::as_str);
             match kind(exit, reason) {
                 Some(kind) => {
                     tally.of_timers.entry(kind).or_default().add(exit);

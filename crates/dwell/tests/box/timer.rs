@@ -129,7 +129,7 @@ fn timers_are_the_models(test: &str, kernel: Kernel) -> Result<(), String> {
     for fire in [Fire::HostInterrupt, Fire::WokenUp] {
         assert!(checked.by_fire.get(fire.name()).is_some_and(|&number| number > timers / 10), "{checked:?}");
     }
-    let exits = |part| recording.exits.iter().filter(|exit| exit.cause == Some(part)).count() as u64;
+    let exits = |part| recording.rows.exits.iter().filter(|exit| exit.cause == Some(part)).count() as u64;
     // The guest may have been left for the last time in between.
     assert!(exits(TimerPart::Arm).abs_diff(checked.armings) <= 1, "{} {checked:?}", exits(TimerPart::Arm));
     assert!(exits(TimerPart::Fire).abs_diff(checked.firings) <= 1, "{} {checked:?}", exits(TimerPart::Fire));
@@ -152,8 +152,8 @@ fn live_is_as_good(live: &TimerRecording, of_perf: &TimerRecording, checked: &Ch
     assert_eq!((found.timers, &found.by_fire), (checked.timers, &checked.by_fire));
     let exits = |recording: &TimerRecording| {
         let mut exits: BTreeMap<String, u64> = BTreeMap::new();
-        for exit in &recording.exits {
-            *exits.entry(recording.reasons[exit.reason as usize].clone()).or_default() += 1;
+        for exit in &recording.rows.exits {
+            *exits.entry(recording.rows.reasons[exit.reason as usize].clone()).or_default() += 1;
         }
         exits
     };

@@ -356,7 +356,7 @@ fn a_better_advance_is_planned_applied_and_reverted_where_it_can_be_written() {
     // Off, timers are 3 us late.
     let late = |parameter: &str, value: SettingValue| {
         let mut recording = timers::exits_by_interrupts(1_000, 1_000);
-        recording.timers.iter_mut().for_each(|timer| timer.late_tsc = Some(6_000));
+        recording.rows.timers.iter_mut().for_each(|timer| timer.late_tsc = Some(6_000));
         recording.metadata.settings[0].values.insert(parameter.to_owned(), value);
         recording
     };

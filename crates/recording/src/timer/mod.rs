@@ -29,14 +29,14 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use dwell_recording::timer::{ExitRow, TimerPart, TimerRecording, TimerRow};
 //! let mut recording = TimerRecording::default();
-//! recording.vcpus.push("vm/7/vcpu0".to_owned());
-//! recording.reasons.push("MSR_WRITE".to_owned());
-//! recording.timers.push(TimerRow { fired_ns: Some(60_000), ..TimerRow::new(0, 10_000) });
-//! recording.exits.push(ExitRow { vcpu: 0, start_ns: 9_000, duration_ns: 2_000, reason: 0, cause: Some(TimerPart::Arm) });
+//! recording.rows.vcpus.push("vm/7/vcpu0".to_owned());
+//! recording.rows.reasons.push("MSR_WRITE".to_owned());
+//! recording.rows.timers.push(TimerRow { fired_ns: Some(60_000), ..TimerRow::new(0, 10_000) });
+//! recording.rows.exits.push(ExitRow { vcpu: 0, start_ns: 9_000, duration_ns: 2_000, reason: 0, cause: Some(TimerPart::Arm) });
 //! # let dir = tempfile::tempdir()?;
 //! # let path = &dir.path().join("timer.parquet");
 //! recording.write(path)?;
-//! assert_eq!(TimerRecording::open(path)?.timers, recording.timers);
+//! assert_eq!(TimerRecording::open(path)?.rows.timers, recording.rows.timers);
 //! # Ok(())
 //! # }
 //! ```

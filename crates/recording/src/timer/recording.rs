@@ -1,6 +1,6 @@
 //! A whole recording of timers in memory.
 
-use super::{ExitRow, TimerReader, TimerRow, TimerRows, TimerWriter};
+use super::{TimerReader, TimerRows, TimerWriter};
 use crate::metadata::Metadata;
 use crate::open::OpenError;
 use crate::reader::ReadError;
@@ -15,14 +15,9 @@ pub const MOST_ROWS: u64 = 1 << 24;
 pub struct TimerRecording {
     /// What the recording says about itself; its layer is [`Owner::Timer`].
     pub metadata: Metadata<Owner>,
-    /// The names of the vCPUs.
-    pub vcpus: Vec<String>,
-    /// The exit reasons, by the kernel's names.
-    pub reasons: Vec<String>,
-    /// The timers, in the order in which they became complete.
-    pub timers: Vec<TimerRow>,
-    /// The exits, in order of their ends.
-    pub exits: Vec<ExitRow>,
+    /// All vCPUs and exit reasons, the timers in the order in which they became complete, and the exits in order of
+    /// their ends.
+    pub rows: TimerRows,
 }
 
 /// Why a recording was not read into memory.
@@ -49,13 +44,7 @@ pub enum TimerRecordingError {
 impl Default for TimerRecording {
     /// An empty one.
     fn default() -> TimerRecording {
-        TimerRecording {
-            metadata: Metadata::new(Owner::Timer),
-            vcpus: vec![],
-            reasons: vec![],
-            timers: vec![],
-            exits: vec![],
-        }
+        TimerRecording { metadata: Metadata::new(Owner::Timer), rows: TimerRows::default() }
     }
 }
 
@@ -82,26 +71,24 @@ impl TimerRecording {
         if rows > MOST_ROWS {
             return Err(TimerRecordingError::TooLong { path: path.to_owned(), rows });
         }
-        let mut recording = TimerRecording {
-            metadata: reader.metadata().clone(),
+        let mut rows = TimerRows {
             vcpus: contents.vcpus.iter().map(|vcpu| vcpu.name.clone()).collect(),
             reasons: contents.reasons.clone(),
-            timers: vec![],
-            exits: vec![],
+            ..TimerRows::default()
         };
         for row_group in 0..reader.row_groups() {
-            let rows = reader.read(row_group)?;
-            recording.timers.extend(rows.timers);
-            recording.exits.extend(rows.exits);
+            let group = reader.read(row_group)?;
+            rows.timers.extend(group.timers);
+            rows.exits.extend(group.exits);
         }
-        Ok(recording)
+        Ok(TimerRecording { metadata: reader.metadata().clone(), rows })
     }
 
     /// Over what time rates and shares are \[ns\]: the time recorded, lengthened by rows before and after it,
     /// else from the first row to the last time in a row.
     pub fn span_ns(&self) -> u64 {
-        let timers = self.timers.iter().map(|timer| (timer.armed_ns, timer.last_ns()));
-        let exits = self.exits.iter().map(|exit| (exit.start_ns, exit.last_ns()));
+        let timers = self.rows.timers.iter().map(|timer| (timer.armed_ns, timer.last_ns()));
+        let exits = self.rows.exits.iter().map(|exit| (exit.start_ns, exit.last_ns()));
         let rows =
             timers.chain(exits).reduce(|(first, last), (start, end)| (first.min(start), last.max(end)));
         super::reader::span_ns(&self.metadata, rows)
@@ -113,20 +100,8 @@ impl TimerRecording {
     /// [`WriteError`]: what writing fails with, and where a row refers to a name that is not there.
     pub fn write(&self, path: &Path) -> Result<(), WriteError> {
         let mut writer = TimerWriter::create(path, self.metadata.clone())?;
-        self.push_all(&mut writer)?;
+        writer.push(&mut self.rows.clone())?;
         writer.finish()?;
         Ok(())
-    }
-
-    pub(super) fn push_all<W: std::io::Write + Send>(
-        &self,
-        writer: &mut TimerWriter<W>,
-    ) -> Result<(), WriteError> {
-        writer.push(&mut TimerRows {
-            vcpus: self.vcpus.clone(),
-            reasons: self.reasons.clone(),
-            timers: self.timers.clone(),
-            exits: self.exits.clone(),
-        })
     }
 }

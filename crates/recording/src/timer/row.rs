@@ -36,7 +36,7 @@ dwell_policy::named! {
 /// A timer of a vCPU: from when it was armed to the guest entry after it fired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimerRow {
-    /// Index into [`TimerRecording::vcpus`](super::TimerRecording::vcpus).
+    /// Index into [`TimerRows::vcpus`](super::TimerRows::vcpus).
     pub vcpu: u32,
     /// When it was armed \[ns, the recording's clock\].
     pub armed_ns: u64,
@@ -92,13 +92,13 @@ impl TimerRow {
 /// A VM exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitRow {
-    /// Index into [`TimerRecording::vcpus`](super::TimerRecording::vcpus).
+    /// Index into [`TimerRows::vcpus`](super::TimerRows::vcpus).
     pub vcpu: u32,
     /// When the guest was left \[ns, the recording's clock\].
     pub start_ns: u64,
     /// Until it was entered again \[ns\].
     pub duration_ns: u64,
-    /// Index into [`TimerRecording::reasons`](super::TimerRecording::reasons).
+    /// Index into [`TimerRows::reasons`](super::TimerRows::reasons).
     pub reason: u32,
     /// For which part of a timer it was, if it was for one.
     pub cause: Option<TimerPart>,

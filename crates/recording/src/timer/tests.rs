@@ -35,13 +35,13 @@ fn exit() -> impl Strategy<Value = ExitRow> {
 fn recording(timers: Vec<TimerRow>, exits: Vec<ExitRow>) -> TimerRecording {
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let (vcpus, reasons) = (names(&["vm/7/vcpu0", "vm/7/vcpu1", "b"]), names(&["MSR_WRITE", "HLT"]));
-    TimerRecording { vcpus, reasons, timers, exits, ..TimerRecording::default() }
+    TimerRecording { rows: TimerRows { vcpus, reasons, timers, exits }, ..TimerRecording::default() }
 }
 
 fn bytes(recording: &TimerRecording, rows_per_group: usize) -> Vec<u8> {
     let packing = Packing { rows_per_group, zstd_level: 1 };
     let mut writer = TimerWriter::new(vec![], recording.metadata.clone(), packing).unwrap();
-    recording.push_all(&mut writer).unwrap();
+    writer.push(&mut recording.rows.clone()).unwrap();
     writer.close().unwrap().1
 }
 
@@ -66,7 +66,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
         if let Ok(read) = TimerRecording::from_bytes("test", bytes) {
-            prop_assert_eq!(read.timers.len(), 30);
+            prop_assert_eq!(read.rows.timers.len(), 30);
         }
     }
 }

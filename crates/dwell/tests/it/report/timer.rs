@@ -25,7 +25,7 @@ const VM: [&str; 10] = [
 fn recording(inputs: &Inputs) -> PathBuf {
     let mut recording = exits_by_interrupts(2_000, 400);
     recording.metadata.clock = dwell_recording::Clock::Monotonic;
-    for timer in &mut recording.timers {
+    for timer in &mut recording.rows.timers {
         timer.expires_ns = timer.fired_ns.map(|fired| fired - 1_500);
         timer.entered_ns = timer.fired_ns.map(|fired| fired + 3_000);
     }
@@ -40,11 +40,12 @@ fn posted(inputs: &Inputs) -> PathBuf {
     recording.metadata.clock = dwell_recording::Clock::Monotonic;
     let elsewhere = |timer: &TimerRow| timer.fired_on != timer.vcpu_on;
     let saved: BTreeSet<Option<u64>> =
-        recording.timers.iter().filter(|timer| elsewhere(timer)).map(|timer| timer.fired_ns).collect();
+        recording.rows.timers.iter().filter(|timer| elsewhere(timer)).map(|timer| timer.fired_ns).collect();
     recording
+        .rows
         .exits
         .retain(|exit| exit.cause != Some(TimerPart::Fire) || !saved.contains(&Some(exit.start_ns)));
-    for timer in &mut recording.timers {
+    for timer in &mut recording.rows.timers {
         if elsewhere(timer) {
             timer.fire = Some(Fire::Posted);
         }
@@ -159,7 +160,7 @@ fn lengths_of_time_without_timers_are_on_the_axis() {
     let inputs = Inputs::new();
     let mut timers = exits_by_interrupts(200, 40);
     timers.metadata.clock = dwell_recording::Clock::Monotonic;
-    for (number, timer) in timers.timers.iter_mut().enumerate() {
+    for (number, timer) in timers.rows.timers.iter_mut().enumerate() {
         let late = if number % 2 == 0 { 1_500 } else { 20_000 };
         timer.expires_ns = timer.fired_ns.map(|fired| fired - late);
     }
