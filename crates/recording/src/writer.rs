@@ -94,13 +94,7 @@ pub enum WriteError {
     Frame {
         /// `schema`, `segments` or `metadata`.
         part: &'static str,
-        /// What Parquet said.
-        source: Box<dyn Error + Send + Sync>,
-    },
-    /// The metadata could not be turned into JSON.
-    #[error("cannot turn the metadata of the recording into JSON")]
-    Metadata {
-        /// What serde said.
+        /// What Parquet or serde said.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -300,7 +294,8 @@ pub(crate) fn end<W: Write + Send>(
 }
 
 fn json(value: &impl Serialize) -> Result<String, WriteError> {
-    serde_json::to_string(value).map_err(|source| WriteError::Metadata { source: source.into() })
+    serde_json::to_string(value)
+        .map_err(|source| WriteError::Frame { part: "metadata", source: source.into() })
 }
 
 /// An idler of one [`Writer`], by [`Writer::idler`].
