@@ -51,14 +51,16 @@ impl Sample<At> for Raw<'_> {
         at.read(self.0)
     }
 
+    /// The low 32 bits.
     #[inline(always)]
     fn u32(&self, at: At) -> Option<u32> {
-        at.read_u32(self.0)
+        let [a, b, c, d, ..] = self.number(at)?.to_le_bytes();
+        Some(u32::from_le_bytes([a, b, c, d]))
     }
 
     #[inline(always)]
     fn i32(&self, at: At) -> Option<i32> {
-        at.read_i32(self.0)
+        self.u32(at).map(u32::cast_signed)
     }
 
     #[inline(always)]

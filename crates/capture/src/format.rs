@@ -52,19 +52,6 @@ impl At {
             _ => return None,
         })
     }
-
-    /// The low 32 bits of [`At::read`].
-    #[inline]
-    pub fn read_u32(self, sample: &[u8]) -> Option<u32> {
-        let [a, b, c, d, ..] = self.read(sample)?.to_le_bytes();
-        Some(u32::from_le_bytes([a, b, c, d]))
-    }
-
-    /// [`At::read_u32`] as a signed number: a thread id.
-    #[inline]
-    pub fn read_i32(self, sample: &[u8]) -> Option<i32> {
-        self.read_u32(sample).map(u32::cast_signed)
-    }
 }
 
 /// Why a `format` file could not be understood.
@@ -220,7 +207,7 @@ mod tests {
         let at = At { offset: 6, size: 4, signed: false };
         assert_eq!(at.read(&[0; 9]), None);
         assert_eq!(at.read(&[0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Some(0xffff_ffff));
-        assert_eq!(At { signed: true, ..at }.read_i32(&[0xff; 10]), Some(-1));
+        assert_eq!(At { signed: true, ..at }.read(&[0xff; 10]), Some(u64::MAX));
         assert_eq!(At { offset: u16::MAX, size: u16::MAX, signed: true }.read(&[0; 100]), None);
     }
 

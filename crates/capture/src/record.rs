@@ -226,7 +226,9 @@ impl Recorder {
         let session = &mut self.session;
         let writer = Writer::new(out, session.metadata.clone(), Packing::default())?;
         std::thread::scope(|scope| {
-            let (outlet, receiver, used) = outlet();
+            let (sender, receiver) = sync_channel(BATCHES_WAITING);
+            let (used, spare) = channel();
+            let outlet = Outlet { sender, spare };
             let writing = scope.spawn(move || write_batches(writer, &receiver, &used));
             let recorded = session.record(Some(&outlet), until, observer);
             drop(outlet);
@@ -601,18 +603,6 @@ struct Outlet {
     spare: Receiver<Vec<PairedEpisode>>,
 }
 
-fn outlet() -> (Outlet, Receiver<Batch>, Sender<Vec<PairedEpisode>>) {
-    let (sender, receiver) = sync_channel(BATCHES_WAITING);
-    let (used, spare) = channel();
-    (Outlet { sender, spare }, receiver, used)
-}
-
-fn give_back(mut rows: Vec<PairedEpisode>, used: &Sender<Vec<PairedEpisode>>) {
-    rows.clear();
-    // At the end it is not used any more.
-    let _ = used.send(rows);
-}
-
 /// At 200,000 episodes/s a batch is a tenth of a second, 20,000 rows of 88 bytes.
 const BATCHES_WAITING: usize = 16;
 
@@ -626,7 +616,8 @@ fn write_batches<W: Write + Send>(
     for mut batch in batches {
         names.extend(batch.names);
         episodes.push_all(&mut writer, &names, &mut batch.rows)?;
-        give_back(batch.rows, used);
+        // At the end it is not used any more.
+        let _ = used.send(batch.rows);
     }
     Ok((writer, episodes.overlaps().cloned()))
 }
