@@ -183,15 +183,8 @@ fn kvm_guest(
 
 fn states(machine: &dyn Machine) -> Vec<String> {
     const CPU0: &str = "/sys/devices/system/cpu/cpu0/cpuidle";
-    let mut numbered: Vec<(u32, String)> = machine
-        .names(CPU0)
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|name| name.strip_prefix("state")?.parse().ok())
-        .filter_map(|index: u32| Some((index, machine.text(&format!("{CPU0}/state{index}/name"))?)))
-        .collect();
-    numbered.sort();
-    numbered.into_iter().map(|(_, name)| name).collect()
+    let name = |state: u32| machine.text(&format!("{CPU0}/state{state}/name"));
+    machine.numbered(CPU0, "state").into_iter().filter_map(name).collect()
 }
 
 /// In this file `n/a` means that no latency is tolerated; 0 means that any is.
@@ -200,9 +193,5 @@ fn zero_latency_cpus(machine: &dyn Machine) -> Vec<u32> {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
         machine.text(&path).is_some_and(|text| text == "n/a")
     };
-    let names = machine.names("/sys/devices/system/cpu").unwrap_or_default();
-    let mut cpus: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok()).collect();
-    cpus.sort_unstable();
-    cpus.retain(zero);
-    cpus
+    machine.numbered("/sys/devices/system/cpu", "cpu").into_iter().filter(zero).collect()
 }

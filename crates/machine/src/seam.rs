@@ -86,8 +86,15 @@ pub trait Machine: Send + Sync {
     /// The numbers among the names in a directory, in order: processes, threads, descriptors. Empty if it
     /// cannot be listed.
     fn numbers(&self, path: &str) -> Vec<u32> {
+        self.numbered(path, "")
+    }
+
+    /// The numbers of the names in a directory that are `prefix` and a number, in order. Empty if it cannot be
+    /// listed.
+    fn numbered(&self, path: &str, prefix: &str) -> Vec<u32> {
         let names = self.names(path).unwrap_or_default();
-        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        let number = |name: &String| name.strip_prefix(prefix)?.parse().ok();
+        let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
         numbers.sort_unstable();
         numbers
     }

@@ -1,6 +1,6 @@
 //! How often CPUs polled and halted, and for how long they polled, as the kernel counts it.
 
-use super::observe::{CPUS, number_of};
+use super::observe::CPUS;
 use dwell_capture::now_ns;
 use dwell_machine::{CpuidleCounters, IdleCounts, Kept, Writable};
 use dwell_policy::Layer;
@@ -74,8 +74,7 @@ impl IdleCounters {
         if layer == Layer::Driver {
             return IdleCounters::DwellIdle(Kept::open(machine.path(DWELL_IDLE)));
         }
-        let names = machine.names(CPUS).unwrap_or_default();
-        let cpus = names.iter().filter_map(|name| number_of(name));
+        let cpus = machine.numbered(CPUS, "cpu");
         IdleCounters::Cpuidle(CpuidleCounters::open(cpus, |path| machine.path(path)))
     }
 
