@@ -31,13 +31,9 @@ pub enum By {
 #[derive(Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     cgroup: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     most_loss: Option<String>,
 }
 
