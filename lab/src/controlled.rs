@@ -52,7 +52,7 @@ impl VmController {
 
     /// When to step \[ns\]: to look, or to decide.
     pub fn next_at_ns(&self) -> u64 {
-        self.controller.next_at_ns().min(self.looks.next_ns())
+        self.controller.next_at_ns().min(self.looks.next_ns)
     }
 
     /// What is in force, and when it is decided next.

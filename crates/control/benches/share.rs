@@ -96,7 +96,7 @@ fn run(vcpus: u64, wakeups_per_s: u64, seconds: u64) -> Run {
     controller.start(0);
     let now_ns = || u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     loop {
-        let look_ns = looks.next_ns().max(controller.out_of_budget_until_ns());
+        let look_ns = looks.next_ns.max(controller.out_of_budget_until_ns());
         let due_ns = controller.next_at_ns().min(look_ns);
         if due_ns > seconds * SECOND_NS {
             break;

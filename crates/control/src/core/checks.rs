@@ -101,7 +101,7 @@ impl Checks {
 
     /// Whether what is seen until the next decision is left out.
     pub(crate) fn settles(&self) -> bool {
-        self.over || self.turns.as_ref().is_some_and(|turns| !turns.is_settled())
+        self.over || self.turns.as_ref().is_some_and(|turns| !turns.settled)
     }
 
     /// Whether what was seen until this decision is to be forgotten.

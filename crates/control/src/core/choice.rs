@@ -62,9 +62,10 @@ fn groups(idlers: &Idlers) -> Vec<Group> {
 pub(crate) struct Choice {
     terms: Terms,
     /// The originals first.
-    candidates: Vec<Setting>,
+    pub(crate) candidates: Vec<Setting>,
     prices: Prices,
-    vetoes: Vec<Veto>,
+    /// The vetoes without which the last choice would have been another one, the setting that costs least.
+    pub(crate) vetoes: Vec<Veto>,
 }
 
 impl Choice {
@@ -76,21 +77,6 @@ impl Choice {
 
     pub(crate) fn originals(&self) -> Setting {
         self.candidates[0]
-    }
-
-    /// The originals first.
-    pub(crate) fn candidates(&self) -> &[Setting] {
-        &self.candidates
-    }
-
-    /// The vetoes without which the last choice would have been another one, the setting that costs least.
-    pub(crate) fn vetoes(&self) -> &[Veto] {
-        &self.vetoes
-    }
-
-    /// The next decision begins, which may be one without a choice.
-    pub(crate) fn forget_vetoes(&mut self) {
-        self.vetoes.clear();
     }
 
     /// The candidate that costs least over the sample, of those that no idler vetoes, if it is worth a change. `counted` is the
@@ -108,13 +94,13 @@ impl Choice {
         if episodes < FEWEST {
             return None;
         }
-        if !self.prices.settings().contains(&present) {
+        if !self.prices.settings.contains(&present) {
             let settings = [&self.candidates[..], &[present]].concat();
             self.prices = Prices::of(&settings).ok()?;
         }
-        let place = self.prices.settings().iter().position(|setting| *setting == present)?;
+        let place = self.prices.settings.iter().position(|setting| *setting == present)?;
         let Terms { halt_cost, .. } = self.terms;
-        let mut costs = vec![[0.0; 2]; self.prices.settings().len()];
+        let mut costs = vec![[0.0; 2]; self.prices.settings.len()];
         for Group { weight, halves } in &groups {
             let of_group = self.prices.costs(halves, halt_cost).ok()?;
             for (sum, cost) in costs.iter_mut().zip(of_group) {
@@ -234,7 +220,7 @@ mod tests {
         };
         let at_present = cost(&present);
         let mut best = (present, at_present);
-        for setting in choice.candidates() {
+        for setting in &choice.candidates {
             let cost = cost(setting);
             if sum(cost) < sum(best.1) && sum(cost) < sum(at_present) * (1.0 - WORTH) && !vetoed(setting) {
                 best = (*setting, cost);
@@ -262,7 +248,7 @@ mod tests {
         fn the_cheapest_setting_without_a_veto_is_chosen(idlers in idlers(), present in any::<prop::sample::Index>()) {
             let mut choice = choice();
             let originals = choice.originals();
-            let present = *present.get(choice.candidates());
+            let present = *present.get(&choice.candidates);
             let mut one = fresh(present).unwrap();
             let observed: Vec<Observed> = (0..).zip(&idlers).map(|(idler, (lengths, tenant))| {
                 let episodes = lengths.iter().copied().map(Episode::of).collect();
@@ -273,7 +259,7 @@ mod tests {
             let chosen = choice.choose(&known, present, None).map(|(to, _)| to);
             let enough = groups(&known).iter().map(Group::episodes).sum::<usize>() >= FEWEST;
             prop_assert_eq!(chosen, slow.filter(|_| enough));
-            for veto in choice.vetoes() {
+            for veto in &choice.vetoes {
                 let limit = idlers[usize::try_from(veto.idler).unwrap()].1.most_loss.unwrap();
                 prop_assert!(veto.cost_ns > (1.0 + limit) * veto.originals_ns);
                 prop_assert!(Some(veto.setting) != chosen && veto.setting != originals);
@@ -286,7 +272,7 @@ mod tests {
         let mut choice = choice();
         // Its divisor is 1: no halt of this length shrinks a window or starts one.
         let stays = choice
-            .candidates()
+            .candidates
             .iter()
             .copied()
             .find(|setting| setting.iter().map(|(_, value)| value).eq([17_500, 2, 17_500, 1]));

@@ -57,7 +57,7 @@ impl Controller {
     /// [`RuleError`] if their rule cannot be replayed.
     pub fn new(originals: Setting, terms: Terms) -> Result<Controller, RuleError> {
         let choice = Choice::new(originals, terms)?;
-        let checks = Checks::new(terms.verify, choice.candidates());
+        let checks = Checks::new(terms.verify, &choice.candidates);
         Ok(Controller {
             terms,
             choice,
@@ -96,7 +96,7 @@ impl Controller {
 
     /// When to decide next \[ns\].
     pub fn next_at_ns(&self) -> u64 {
-        self.pace.next_ns()
+        self.pace.next_ns
     }
 
     /// What the cost of a period may be of that under the originals: more than 1 where turns have found a closed loop, in
@@ -117,7 +117,7 @@ impl Controller {
 
     /// The settings that it chooses from, the originals first.
     pub fn candidates(&self) -> &[Setting] {
-        self.choice.candidates()
+        &self.choice.candidates
     }
 
     /// The setting in force and the state of the account.
@@ -126,19 +126,19 @@ impl Controller {
             present: self.present,
             owed_ns: self.account.owed_ns(),
             rests: self.account.rests(now_ns) || self.checks.hold(now_ns) && !self.is_controlled(),
-            untrusted: self.trust.lost(),
+            untrusted: self.trust.lost,
             latency_ns: self.idlers.latency_ns(),
         }
     }
 
     /// What the period before the last decision showed of each idler.
     pub fn seen(&self) -> &[Seen] {
-        self.idlers.seen()
+        &self.idlers.seen
     }
 
     /// The vetoes without which the last decision would have chosen another setting, the one that costs least.
     pub fn vetoes(&self) -> &[Veto] {
-        self.choice.vetoes()
+        &self.choice.vetoes
     }
 
     /// So much CPU time was used since the last call, of all that is done for control; what is too much makes
@@ -154,7 +154,7 @@ impl Controller {
 
     /// When to glance at counters, if no decision comes before \[ns\]; not in turns, whose setting changes.
     pub fn next_glance_ns(&self) -> Option<u64> {
-        (!self.checks.in_turns() && !self.another_load).then(|| self.glances.next_ns())
+        (!self.checks.in_turns() && !self.another_load).then_some(self.glances.next_ns)
     }
 
     /// What was counted of so many CPUs, of all together, in the `ns` before now. If that shows another load the next
@@ -177,7 +177,7 @@ impl Controller {
     pub fn decide(&mut self, now_ns: u64, observed: &[Observed]) -> Option<Change> {
         let span_ns = now_ns.saturating_sub(self.decided_ns).max(1);
         self.decided_ns = now_ns;
-        self.choice.forget_vetoes();
+        self.choice.vetoes.clear();
         let settings = [self.originals(), self.present];
         if self.another_load {
             // What is seen since the glance is of the load after it.

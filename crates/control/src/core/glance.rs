@@ -34,14 +34,11 @@ pub(crate) struct Glances {
     /// Whether one has begun under the setting in force.
     begun: bool,
     apart: u32,
-    next_ns: u64,
+    /// When to glance next.
+    pub(crate) next_ns: u64,
 }
 
 impl Glances {
-    pub(crate) const fn next_ns(&self) -> u64 {
-        self.next_ns
-    }
-
     /// Another setting is in force.
     pub(crate) const fn begin_anew(&mut self) {
         (self.begun, self.apart) = (false, 0);
@@ -112,7 +109,7 @@ mod tests {
 
     /// What a glance shows of so many polls of 10 us, and halts, a second.
     fn glance(glances: &mut Glances, present: &Setting, (polls, halts): (u64, u64)) -> Glance {
-        let now_ns = glances.next_ns();
+        let now_ns = glances.next_ns;
         let counted =
             Counts { polled_ns: (polls / 10 * 10_000).into(), halts: halts / 10, ..Counts::default() };
         match (glances.glance(now_ns, EVERY_NS, 2, present, &counted, Nanos(20_000)), glances.apart) {
@@ -167,9 +164,9 @@ mod tests {
             [(0, 500, 100), (100_000_000, 500, 200), (200_000_000, 5_000, 220), (220_000_000, 500, 320)]
         {
             glances.glance(at_ns, EVERY_NS, 2, &setting(200_000), &counted(halts), Nanos(20_000));
-            assert_eq!(glances.next_ns() / 1_000_000, next_ns);
+            assert_eq!(glances.next_ns / 1_000_000, next_ns);
         }
         glances.glance(0, EVERY_NS, 64, &setting(200_000), &counted(500), Nanos(20_000));
-        assert_eq!(glances.next_ns(), 16 * EVERY_NS);
+        assert_eq!(glances.next_ns, 16 * EVERY_NS);
     }
 }

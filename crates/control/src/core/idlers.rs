@@ -54,7 +54,8 @@ impl Idler {
 /// The idlers that are known.
 pub(crate) struct Idlers {
     known: BTreeMap<u64, Idler>,
-    seen: Vec<Seen>,
+    /// What the last period showed of each.
+    pub(crate) seen: Vec<Seen>,
     /// Orders the episodes that are drawn.
     random: SplitMix64,
     /// The longest window of haltpoll that a setting in force has ever given \[ns\].
@@ -77,11 +78,6 @@ impl Idlers {
         self.known.values().all(|idler| !haltpoll::stays(idler.longest_window_ns, setting))
     }
 
-    /// What the last period showed of each.
-    pub(crate) fn seen(&self) -> &[Seen] {
-        &self.seen
-    }
-
     /// The episodes that are known of all of them.
     pub(crate) fn episodes(&self) -> usize {
         self.known.values().map(|idler| idler.sample.known()).sum()
@@ -89,7 +85,7 @@ impl Idlers {
 
     /// The wakeup latency of a halt, as recorded of these idlers \[ns\].
     pub(crate) fn latency_ns(&self) -> Option<u64> {
-        latency::median(self.known.values().filter_map(|idler| idler.latency.median_ns()))
+        latency::median(self.known.values().filter_map(|idler| idler.latency.median_ns))
     }
 
     /// A decision was made on their episodes.
@@ -161,7 +157,7 @@ impl Idlers {
             let of_others_ns = self.latency_ns();
             let Some(known) = self.known(*idler, originals, present) else { continue };
             known.latency.take_in(episodes);
-            let assumed_ns = known.latency.median_ns().or(of_others_ns).unwrap_or(late.get());
+            let assumed_ns = known.latency.median_ns.or(of_others_ns).unwrap_or(late.get());
             let late = |episode: &Episode| Episode {
                 latency_ns: episode.latency_ns.or(Some(assumed_ns)),
                 ..*episode

@@ -15,7 +15,8 @@ const KEPT: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latency {
     recent_ns: VecDeque<u64>,
-    median_ns: Option<u64>,
+    /// The median; `None` while none was recorded.
+    pub(crate) median_ns: Option<u64>,
 }
 
 impl Latency {
@@ -30,11 +31,6 @@ impl Latency {
         let old = self.recent_ns.len().saturating_sub(KEPT);
         self.recent_ns.drain(..old);
         self.median_ns = median(self.recent_ns.iter().copied());
-    }
-
-    /// The median; `None` while none was recorded.
-    pub(crate) const fn median_ns(&self) -> Option<u64> {
-        self.median_ns
     }
 }
 
@@ -53,11 +49,11 @@ mod tests {
     fn the_median_is_that_of_the_last_halts() {
         let mut latency = Latency::default();
         latency.take_in(&[Episode::of(9)]);
-        assert_eq!(latency.median_ns(), None);
+        assert_eq!(latency.median_ns, None);
         let halt = |latency_ns| Episode { latency_ns: Some(latency_ns), ..Episode::of(9) };
         latency.take_in(&[halt(14_000), halt(90_000), Episode::of(9), halt(12_000)]);
-        assert_eq!(latency.median_ns(), Some(14_000));
+        assert_eq!(latency.median_ns, Some(14_000));
         latency.take_in(&[halt(5_000); KEPT]);
-        assert_eq!((latency.median_ns(), latency.recent_ns.len()), (Some(5_000), KEPT));
+        assert_eq!((latency.median_ns, latency.recent_ns.len()), (Some(5_000), KEPT));
     }
 }

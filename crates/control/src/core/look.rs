@@ -21,15 +21,11 @@ const FILES: u64 = 4;
 #[derive(Clone, Debug)]
 pub struct Looks {
     every_ns: u64,
-    next_ns: u64,
+    /// When to look next, if no decision comes before \[ns\].
+    pub next_ns: u64,
 }
 
 impl Looks {
-    /// When to look next, if no decision comes before \[ns\].
-    pub const fn next_ns(&self) -> u64 {
-        self.next_ns
-    }
-
     /// A look at so many statistics files saw so many episodes.
     pub fn looked(&mut self, now_ns: u64, files: usize, episodes: u64) {
         let least = SHORTEST_NS * (files as u64).div_ceil(FILES).max(1);
@@ -83,9 +79,9 @@ mod tests {
     fn looks_are_as_long_as_it_takes_to_see_a_stretch() {
         let mut looks = Looks::default();
         let mut at = |files, episodes| {
-            let now = looks.next_ns();
+            let now = looks.next_ns;
             looks.looked(now, files, episodes);
-            (looks.next_ns() - now) / 1_000_000
+            (looks.next_ns - now) / 1_000_000
         };
         assert_eq!(
             [at(1, 90), at(1, 3), at(1, 3), at(1, 90), at(1, 90), at(1, 90)],

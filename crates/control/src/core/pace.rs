@@ -33,7 +33,7 @@ pub(crate) struct Pace {
     /// What may be used of a CPU, searches for idlers included.
     limit: f64,
     step_ns: u64,
-    next_ns: u64,
+    pub(crate) next_ns: u64,
     /// Whether there was next to nothing to gain.
     quiet: bool,
     /// Whether the next decision is due whatever it costs.
@@ -84,10 +84,6 @@ impl Pace {
     pub(crate) fn at(&mut self, now_ns: u64, wait_ns: u64) {
         self.fixed = true;
         self.next_ns = now_ns.saturating_add(wait_ns);
-    }
-
-    pub(crate) fn next_ns(&self) -> u64 {
-        self.next_ns
     }
 
     /// Until when nothing is affordable \[ns\].
@@ -172,15 +168,15 @@ mod tests {
         pace.start(0);
         let mut times = vec![];
         for _ in 0..7 {
-            let now = pace.next_ns();
+            let now = pace.next_ns;
             times.push(now / 1_000_000);
             pace.decided(now, false, false);
         }
         assert_eq!(times, [10, 30, 70, 150, 250, 350, 450]);
         let mut wait = |quiet| {
-            let now = pace.next_ns();
+            let now = pace.next_ns;
             pace.decided(now, quiet, false);
-            (pace.next_ns() - now) / 1_000_000
+            (pace.next_ns - now) / 1_000_000
         };
         assert_eq!([true, true, false, true].map(&mut wait), [200, 200, 100, 200]);
     }
@@ -190,8 +186,8 @@ mod tests {
         let mut pace = Pace::new(100_000_000, 0.005);
         pace.start(0);
         let (mut number, mut used) = (0, 0);
-        while pace.next_ns() < seconds * 1_000_000_000 {
-            let now = pace.next_ns();
+        while pace.next_ns < seconds * 1_000_000_000 {
+            let now = pace.next_ns;
             let cpu = cost();
             pace.decided(now, quiet, false);
             pace.spent(now + cpu, cpu);
@@ -225,9 +221,9 @@ mod tests {
         pace.decided(10_000_000, false, false);
         pace.at(10_000_000, 20_000_000);
         pace.spent(12_000_000, 9_000_000);
-        assert_eq!(pace.next_ns(), 30_000_000);
+        assert_eq!(pace.next_ns, 30_000_000);
         pace.decided(30_000_000, false, false);
-        assert!(pace.next_ns() > 900_000_000, "{}", pace.next_ns());
+        assert!(pace.next_ns > 900_000_000, "{}", pace.next_ns);
     }
 
     #[test]

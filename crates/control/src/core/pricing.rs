@@ -13,7 +13,7 @@ pub(crate) type PerIdler = Vec<Vec<Episode>>;
 
 /// Settings that are priced over one sample after the other.
 pub(crate) struct Prices {
-    settings: Vec<Setting>,
+    pub(crate) settings: Vec<Setting>,
     bank: Bank,
     batch: Batch,
 }
@@ -25,10 +25,6 @@ impl Prices {
     pub(crate) fn of(settings: &[Setting]) -> Result<Prices, RuleError> {
         let rules: Vec<Rule> = settings.iter().copied().map(Rule::Layer).collect();
         Ok(Prices { settings: settings.to_vec(), bank: Bank::new(&rules, 1)?, batch: Batch::default() })
-    }
-
-    pub(crate) fn settings(&self) -> &[Setting] {
-        &self.settings
     }
 
     /// What they cost, each halt with its wakeup latency.

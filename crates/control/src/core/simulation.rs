@@ -208,7 +208,7 @@ impl Simulation {
         let decision_ns = self.controller.next_at_ns();
         let look_ns = match self.observation {
             Observation::Episodes => u64::MAX,
-            Observation::Statistics => self.looks.next_ns().saturating_add(self.result.started_ns),
+            Observation::Statistics => self.looks.next_ns.saturating_add(self.result.started_ns),
         };
         let at_ns = decision_ns.min(look_ns);
         if at_ns > until_ns {

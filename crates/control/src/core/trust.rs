@@ -71,7 +71,8 @@ pub struct Lost {
 #[derive(Clone, Debug)]
 pub(crate) struct Trust {
     apart: u32,
-    lost: Option<Lost>,
+    /// Why it is lost.
+    pub(crate) lost: Option<Lost>,
     rest: Rest,
     /// Since when it has not been lost \[ns\].
     since_ns: u64,
@@ -81,11 +82,6 @@ impl Trust {
     /// Not lost at this time.
     pub(crate) const fn new(now_ns: u64) -> Trust {
         Trust { apart: 0, lost: None, rest: Rest::new(FIRST_NS, LONGEST_REST_NS), since_ns: now_ns }
-    }
-
-    /// Why it is lost.
-    pub(crate) const fn lost(&self) -> Option<Lost> {
-        self.lost
     }
 
     /// It is lost, for so long \[ns\].
@@ -171,10 +167,10 @@ mod tests {
         let (mut trust, mut now_ns, mut rests) = (Trust::new(0), SECOND_NS, vec![]);
         for _ in 0..8 {
             let rest_ns = trust.lose(now_ns, apart);
-            assert_eq!(trust.lost(), Some(Lost { apart, until_ns: now_ns + rest_ns }));
+            assert_eq!(trust.lost, Some(Lost { apart, until_ns: now_ns + rest_ns }));
             assert!(trust.is_lost(now_ns + rest_ns - 1, false));
             now_ns += rest_ns;
-            assert!(!trust.is_lost(now_ns, false) && trust.lost().is_none());
+            assert!(!trust.is_lost(now_ns, false) && trust.lost.is_none());
             rests.push(rest_ns / SECOND_NS);
         }
         assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64, 64]);

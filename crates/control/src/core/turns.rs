@@ -179,7 +179,8 @@ pub(crate) struct Turns {
     /// The setting in force when they began, and what was seen under it.
     before: (Setting, Part),
     begun: bool,
-    settled: bool,
+    /// Whether what is seen now is of one setting alone, and not of the time right after a switch.
+    pub(crate) settled: bool,
     /// How long windows were left under a setting that does not poll, in all turns \[ns\].
     waited_ns: u64,
     /// The parts of a turn that may lose what the account does not allow.
@@ -285,11 +286,6 @@ impl Turns {
     /// Whether no turn is over yet.
     pub(crate) fn is_new(&self) -> bool {
         self.turns.is_empty()
-    }
-
-    /// Whether what is seen now is of one setting alone, and not of the time right after a switch.
-    pub(crate) const fn is_settled(&self) -> bool {
-        self.settled
     }
 
     /// The most switches that they need.

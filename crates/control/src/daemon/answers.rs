@@ -57,7 +57,7 @@ impl Control<'_> {
             "pid": std::process::id(),
             "for_s": Duration::from_nanos(now).as_secs_f64(),
             "halt_cost_ns": self.config.halt_cost.get(),
-            "metrics": self.metrics.as_ref().map(|server| server.address().to_string()),
+            "metrics": self.metrics.as_ref().map(|server| server.address.to_string()),
             "waiting_for": self.qemus.iter().filter(|qemu| !matches!(qemu.state, QemuState::Here)).map(|qemu| &qemu.socket).collect::<Vec<_>>(),
             "layers": self.layers.iter().zip(&snapshot.layers).map(of).collect::<Vec<_>>(),
         })

@@ -10,7 +10,7 @@ pub(super) struct Bursts {
     target: Target,
     open: Option<Open>,
     /// Trace events lost by all recorders.
-    lost: u64,
+    pub(super) lost: u64,
 }
 
 struct Open {
@@ -67,10 +67,5 @@ impl Bursts {
         if let Some(open) = &mut self.open {
             open.recorder.stay(stays);
         }
-    }
-
-    /// Trace events lost so far.
-    pub(super) const fn lost(&self) -> u64 {
-        self.lost
     }
 }

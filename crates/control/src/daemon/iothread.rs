@@ -209,7 +209,7 @@ impl IothreadSource {
 
 impl Source for IothreadSource {
     fn lost(&self) -> u64 {
-        self.bursts.lost()
+        self.bursts.lost
     }
 
     fn is_to_be_checked(&mut self) -> bool {

@@ -142,7 +142,7 @@ struct Control<'a> {
 fn serve(config: &Config, notes: Notes<'_>) -> anyhow::Result<Option<Rc<Server>>> {
     let server = Server::start(&config.metrics)?.map(Rc::new);
     if let Some(server) = &server {
-        notes.say(&"metrics", &format!("served at {}", server.address()));
+        notes.say(&"metrics", &format!("served at {}", server.address));
     }
     Ok(server)
 }
@@ -151,8 +151,7 @@ impl<'a> Control<'a> {
     fn begin(scene: Scene<'a>, config: Config, metrics: Option<Rc<Server>>) -> anyhow::Result<Control<'a>> {
         let Scene { machine, holder, world, notes } = scene;
         let layers = layers(machine, &config)?;
-        let qemus = || qemus(&config);
-        let qemus = qemus().map(|qemu| Qemu::new(&qemu.qmp)).collect();
+        let qemus = qemus(&config).map(|qemu| Qemu::new(&qemu.qmp)).collect();
         let log = open_log(&config, notes)?;
         let mut control = Control {
             machine,
@@ -276,7 +275,7 @@ impl<'a> Control<'a> {
             }
             self.tell_state();
             if let Some(server) = &self.metrics {
-                server.publish(self.snapshot());
+                server.published.publish(self.snapshot());
             }
         }
     }

@@ -195,7 +195,7 @@ impl Source for Host {
     }
 
     fn next_look_ns(&self, controller: &Controller) -> Option<u64> {
-        (!self.drawn.is_empty()).then(|| self.looks.next_ns().max(controller.out_of_budget_until_ns()))
+        (!self.drawn.is_empty()).then(|| self.looks.next_ns.max(controller.out_of_budget_until_ns()))
     }
 
     fn look(&mut self, _: &mut Controller, now_ns: u64) -> anyhow::Result<()> {
@@ -320,7 +320,7 @@ fn online(machine: &dyn Machine) -> String {
 }
 
 /// The number of a CPU from its name.
-pub(super) fn number_of(name: &str) -> Option<u32> {
+fn number_of(name: &str) -> Option<u32> {
     name.strip_prefix("cpu")?.parse().ok()
 }
 
@@ -370,7 +370,7 @@ impl Source for Guest {
     }
 
     fn lost(&self) -> u64 {
-        self.bursts.lost()
+        self.bursts.lost
     }
 }
 

@@ -5,7 +5,7 @@
 //! the oldest. The thread looks around at most 100 times a second and accepts one client each time, so that
 //! no number of clients takes CPU time from control, with which it shares the quota of the service.
 
-use super::metrics::{Published, Snapshot};
+use super::metrics::Published;
 use anyhow::{Context, bail};
 use dwell_machine::threads;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -80,8 +80,10 @@ impl fmt::Display for Address {
 
 /// Serves until it is dropped.
 pub(super) struct Server {
-    address: Address,
-    published: Published,
+    /// Where it listens, with the port that the kernel has chosen for port 0.
+    pub(super) address: Address,
+    /// What is served.
+    pub(super) published: Published,
     stop: Arc<OwnedFd>,
     /// CPU time of the thread \[ns\].
     cpu_ns: Arc<AtomicU64>,
@@ -126,16 +128,6 @@ impl Server {
         let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || clients.serve());
         let thread = Some(thread.with_context(context)?);
         Ok(Some(Server { address: bound, published, stop, cpu_ns, thread }))
-    }
-
-    /// Where it listens, with the port that the kernel has chosen for port 0.
-    pub(super) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    /// What is served from now on.
-    pub(super) fn publish(&self, snapshot: Snapshot) {
-        self.published.publish(snapshot);
     }
 
     /// The CPU time of its thread.
@@ -321,7 +313,7 @@ mod tests {
     fn server() -> (Server, SocketAddr) {
         let address = Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
         let server = Server::start(&address).unwrap().unwrap();
-        let Address::Tcp(at) = *server.address() else { panic!("{}", server.address()) };
+        let Address::Tcp(at) = server.address else { panic!("{}", server.address) };
         (server, at)
     }
 

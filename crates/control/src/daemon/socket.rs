@@ -31,7 +31,7 @@ dwell_policy::named! {
 
 /// The socket of this controller, removed at the end.
 pub(super) struct Server {
-    listener: UnixListener,
+    pub(super) listener: UnixListener,
     path: PathBuf,
 }
 
@@ -49,10 +49,6 @@ impl Server {
         };
         let listener = bind().with_context(|| format!("cannot listen on {}", path.display()))?;
         Ok(Server { listener, path })
-    }
-
-    pub(super) fn listener(&self) -> &UnixListener {
-        &self.listener
     }
 
     /// Answers all clients that are waiting.

@@ -101,7 +101,7 @@ impl World for Here {
         let writes = self.writes.borrow();
         let mut files = vec![
             PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.server.listener().as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.server.listener.as_fd(), PollFlags::IN),
         ];
         files.extend(writes.as_ref().map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
         let timeout = Timespec::try_from(at_most).context("cannot wait")?;
