@@ -387,7 +387,7 @@ impl Judged {
             draw.iter().fold((0.0, 0.0), add)
         };
         let share = |draw: &Draw| {
-            let (from, to) = sums(draw.picks());
+            let (from, to) = sums(&draw.picks);
             Some(if from > 0.0 { (from - to) / from } else { 0.0 })
         };
         let all: Vec<usize> = (0..pairs.len()).collect();

@@ -42,24 +42,16 @@ pub struct Bootstrap {
 /// Units of one resample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draw {
-    picks: Vec<usize>,
-    weights: Vec<u32>,
+    /// The units drawn, by number, in the order in which they were drawn.
+    pub picks: Vec<usize>,
+    /// For each unit, how often it was drawn.
+    pub weights: Vec<u32>,
 }
 
 impl Draw {
     /// All units, each once.
     fn once(units: usize) -> Draw {
         Draw { picks: (0..units).collect(), weights: vec![1; units] }
-    }
-
-    /// The units drawn, by number, in the order in which they were drawn.
-    pub fn picks(&self) -> &[usize] {
-        &self.picks
-    }
-
-    /// For each unit, how often it was drawn.
-    pub fn weights(&self) -> &[u32] {
-        &self.weights
     }
 
     fn again(&mut self, random: &mut SplitMix64) {
@@ -116,9 +108,9 @@ impl Bootstrap {
     /// The mean of one value per unit, with its BCa interval.
     pub fn mean(&self, values: &[f64]) -> Option<Interval> {
         self.bca(values.len(), |draw| {
-            let weighted = draw.weights().iter().zip(values);
+            let weighted = draw.weights.iter().zip(values);
             let sum: f64 = weighted.map(|(weight, value)| f64::from(*weight) * value).sum();
-            let count: f64 = draw.weights().iter().copied().map(f64::from).sum();
+            let count: f64 = draw.weights.iter().copied().map(f64::from).sum();
             (count > 0.0).then(|| sum / count)
         })
     }
@@ -127,7 +119,7 @@ impl Bootstrap {
     pub fn median(&self, values: &[f64]) -> Option<Interval> {
         let mut order: Vec<usize> = (0..values.len()).collect();
         order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
-        self.percentile(values.len(), |draw| weighted_median(values, &order, draw.weights()))
+        self.percentile(values.len(), |draw| weighted_median(values, &order, &draw.weights))
     }
 
     /// The expanded percentile interval of a statistic of `units` units. `None` where the statistic of all units is

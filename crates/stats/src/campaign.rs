@@ -151,7 +151,7 @@ impl<S> Campaign<S> {
         if let Some(name) = twice(arms.as_slice().iter().map(|arm| arm.name.as_str())) {
             return Err(DuplicateName::Arm { name });
         }
-        if let Some(name) = twice(figures.iter().map(Figure::name)) {
+        if let Some(name) = twice(figures.iter().map(|figure| &*figure.name)) {
             return Err(DuplicateName::Figure { name });
         }
         Ok(Campaign { name: name.to_owned(), arms, figures, options })
@@ -300,7 +300,7 @@ impl<S, E, M: FnMut(&Trial<'_, S>) -> Result<Block, E>> Run<'_, S, M> {
             gating: &self.measurements.gating,
             widest: self
                 .widest
-                .map(|(figure, half_width, within)| (figures[figure].name(), half_width, within)),
+                .map(|(figure, half_width, within)| (&*figures[figure].name, half_width, within)),
         });
     }
 

@@ -33,10 +33,10 @@ pub enum FigureSource {
 /// A number that is reported for each arm.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    name: Cow<'static, str>,
-    unit: Unit,
-    source: FigureSource,
-    within: Option<f64>,
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) unit: Unit,
+    pub(crate) source: FigureSource,
+    pub(crate) within: Option<f64>,
 }
 
 impl Figure {
@@ -80,23 +80,5 @@ impl Figure {
     #[must_use]
     pub fn within(self, half_width: f64) -> Figure {
         Figure { within: Some(half_width), ..self }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The half width required by [`within`](Figure::within).
-    pub fn required(&self) -> Option<f64> {
-        self.within
-    }
-
-    /// How it is computed.
-    pub(crate) fn source(&self) -> FigureSource {
-        self.source
-    }
-
-    pub fn unit(&self) -> Unit {
-        self.unit
     }
 }

@@ -60,7 +60,7 @@ impl Measurements {
     /// The ratio of one arm's figure to another's, of which neither need be the baseline.
     pub fn ratio(&self, arm: &str, against: &str, figure: &str) -> Option<Interval> {
         let place = |name: &str| self.arms.iter().position(|arm| arm.name == name);
-        let figure = self.figures.iter().find(|of| of.name() == figure)?;
+        let figure = self.figures.iter().find(|of| of.name == figure)?;
         let analysis = Analysis { against: place(against)?, ..Analysis::new(self, RESAMPLES) };
         analysis.ratio(figure, place(arm)?)
     }
@@ -73,7 +73,7 @@ impl Measurements {
             .figures
             .iter()
             .enumerate()
-            .filter_map(|(number, figure)| Some((number, figure, figure.required()?)));
+            .filter_map(|(number, figure)| Some((number, figure, figure.within?)));
         wanted
             .flat_map(|(number, figure, within)| {
                 let ratios = (1..self.arms.len()).map(|arm| analysis.ratio(figure, arm));
@@ -123,20 +123,20 @@ impl<'a> Analysis<'a> {
     fn row(&self, figure: &Figure, arm: usize) -> ResultRow {
         let pool = &self.pools[arm];
         let values = self.values(figure, arm);
-        let of_block = figure.source() == FigureSource::Block;
+        let of_block = figure.source == FigureSource::Block;
         let value = if of_block {
             let known: Vec<f64> = values.iter().flatten().copied().collect();
             self.bootstrap.mean(&known)
         } else {
             self.bootstrap
-                .percentile(self.rounds[arm].len(), |draw| sampled(figure.source(), pool, draw.weights()))
+                .percentile(self.rounds[arm].len(), |draw| sampled(figure.source, pool, &draw.weights))
         };
         let full = |round: &&Vec<&Block>| round.iter().any(|block| !block.samples_ns.is_empty());
         ResultRow {
             arm: self.measurements.arms[arm].name.clone(),
             role: self.measurements.arms[arm].role,
-            figure: figure.name().to_owned(),
-            unit: figure.unit(),
+            figure: figure.name.to_string(),
+            unit: figure.unit,
             value,
             comparison: if arm == 0 { None } else { self.compare(figure, arm) },
             rounds: if of_block {
@@ -145,7 +145,7 @@ impl<'a> Analysis<'a> {
                 self.rounds[arm].iter().filter(full).count()
             },
             samples: (!of_block).then_some(pool.len() as u64),
-            beyond: match figure.source() {
+            beyond: match figure.source {
                 FigureSource::Block | FigureSource::Mean => None,
                 FigureSource::Quantile(q) => Some(pool.beyond(q)),
                 FigureSource::Worst(share) => Some(pool.beyond(1.0 - share)),
@@ -156,7 +156,7 @@ impl<'a> Analysis<'a> {
     /// A figure of blocks by round: the mean over the blocks, where all have it.
     fn values(&self, figure: &Figure, arm: usize) -> Vec<Option<f64>> {
         let of_block =
-            |block: &&Block| block.figures.get(figure.name()).copied().filter(|value| value.is_finite());
+            |block: &&Block| block.figures.get(&figure.name).copied().filter(|value| value.is_finite());
         self.rounds[arm]
             .iter()
             .map(|blocks| {
@@ -168,14 +168,14 @@ impl<'a> Analysis<'a> {
 
     fn compare(&self, figure: &Figure, arm: usize) -> Option<Comparison> {
         let ratio = self.ratio(figure, arm);
-        let (difference, median_ratio) = match figure.source() {
+        let (difference, median_ratio) = match figure.source {
             FigureSource::Block => {
                 let difference: Vec<f64> = self.pairs(figure, arm).iter().map(|(b, a)| a - b).collect();
                 let median = self.bootstrap.median(&self.log_ratios(figure, arm));
                 (self.bootstrap.mean(&difference)?, median.map(|log| log.map(f64::exp)))
             }
             source => {
-                let difference = |draw: &Draw| self.both(source, arm, draw.weights()).map(|(b, a)| a - b);
+                let difference = |draw: &Draw| self.both(source, arm, &draw.weights).map(|(b, a)| a - b);
                 (self.bootstrap.percentile(self.rounds[arm].len(), difference)?, None)
             }
         };
@@ -183,10 +183,10 @@ impl<'a> Analysis<'a> {
     }
 
     fn ratio(&self, figure: &Figure, arm: usize) -> Option<Interval> {
-        let log = match figure.source() {
+        let log = match figure.source {
             FigureSource::Block => self.bootstrap.mean(&self.log_ratios(figure, arm)),
             source => self.bootstrap.percentile(self.rounds[arm].len(), |draw| {
-                self.both(source, arm, draw.weights())
+                self.both(source, arm, &draw.weights)
                     .filter(|(b, a)| *b > 0.0 && *a > 0.0)
                     .map(|(b, a)| (a / b).ln())
             }),

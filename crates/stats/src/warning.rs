@@ -135,8 +135,8 @@ fn imprecise(row: &ResultRow, measurements: &Measurements) -> Option<Warning> {
     if (measurements.rounds as usize) < MIN_ROUNDS {
         return None;
     }
-    let figure = measurements.figures.iter().find(|figure| figure.name() == row.figure)?;
-    let required = figure.required().filter(|_| row.role != Role::Baseline)?;
+    let figure = measurements.figures.iter().find(|figure| figure.name == row.figure)?;
+    let required = figure.within.filter(|_| row.role != Role::Baseline)?;
     let half_width = row.ratio().map_or(f64::INFINITY, |ratio| ratio.ratio_half_width());
     let (arm, figure) = (row.arm.clone(), row.figure.clone());
     (half_width > required).then_some(Warning::Imprecise { arm, figure, half_width, required })

@@ -101,8 +101,8 @@ pub fn predictions(record: &Measurements, others: &[(String, Idle)]) -> Vec<Pred
             let mean = |sums: &[f64]| sums.iter().sum::<f64>() / blocks;
             let count = !figure.ends_with("_ns");
             let error = bootstrap.percentile(p.len().min(m.len()), |draw| {
-                let weigh = |sums: &[f64]| -> f64 { draw.picks().iter().map(|pick| sums[*pick]).sum() };
-                let wakes = draw.picks().len() as f64 * blocks / p.len().max(1) as f64;
+                let weigh = |sums: &[f64]| -> f64 { draw.picks.iter().map(|pick| sums[*pick]).sum() };
+                let wakes = draw.picks.len() as f64 * blocks / p.len().max(1) as f64;
                 Some(error(weigh(&p), weigh(&m), if count { RARE * wakes } else { 0.0 }))
             });
             let error = error.unwrap_or_else(|| Interval::unknown(f64::NAN));

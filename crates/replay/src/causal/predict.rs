@@ -394,7 +394,7 @@ impl Judged {
         }
         let drawn = |draw: &Draw| {
             let mut sums = vec![Outcome::default(); self.full[0].len()];
-            for &block in draw.picks() {
+            for &block in &draw.picks {
                 sums.iter_mut().zip(&self.blocks[block]).for_each(|(sum, outcome)| *sum += *outcome);
             }
             Some(log(&sums))

@@ -106,8 +106,7 @@ fn compared(figure: &Figure, before: &[Block], after: &[Block]) -> Compared {
         let (sum, over) = parts.fold((0.0, 0.0), |x, y| (x.0 + y.0, x.1 + y.1));
         (over > 0.0).then(|| sum / over)
     };
-    let drawn =
-        |parts: &[(f64, f64)], draw: &Draw| quotient(&mut draw.picks().iter().map(|&pick| parts[pick]));
+    let drawn = |parts: &[(f64, f64)], draw: &Draw| quotient(&mut draw.picks.iter().map(|&pick| parts[pick]));
     let ratio = Bootstrap::RECORDING.two_samples([a.len(), b.len()], |of_a, of_b| {
         let (before, after) = (drawn(&a, of_a), drawn(&b, of_b));
         Some(after? / before.filter(|&value| value > 0.0)?)

@@ -84,7 +84,7 @@ fn the_interval_of_a_skewed_mean_reaches_farther_into_the_tail() {
     let mut random = ChaCha8Rng::seed_from_u64(5);
     let values: Vec<f64> = normals(&mut random, 30).into_iter().map(f64::exp).collect();
     let mean = |draw: &Draw| {
-        Some(draw.picks().iter().map(|pick| values[*pick]).sum::<f64>() / draw.picks().len() as f64)
+        Some(draw.picks.iter().map(|pick| values[*pick]).sum::<f64>() / draw.picks.len() as f64)
     };
     let percentile = BOOTSTRAP.percentile(values.len(), mean).unwrap();
     let corrected = BOOTSTRAP.bca(values.len(), mean).unwrap();
@@ -102,7 +102,7 @@ fn intervals_of_a_recording_are_the_same_for_ever() {
         (0..32).map(|block| (1_000.0 + f64::from(block % 7), 900.0 + f64::from(block))).collect();
     let gain = |draw: &Draw| {
         let sum = |(a, b): (f64, f64), pick: &usize| (a + cost[*pick].0, b + cost[*pick].1);
-        let (before, after) = draw.picks().iter().fold((0.0, 0.0), sum);
+        let (before, after) = draw.picks.iter().fold((0.0, 0.0), sum);
         Some((before - after) / before)
     };
     let interval = Bootstrap::RECORDING.blocks(cost.len(), gain).unwrap();
@@ -119,7 +119,7 @@ fn intervals_of_a_recording_are_the_same_for_ever() {
     assert_eq!((interval.low, interval.high), (drawn[50], drawn[1_949]));
     let ratio = |a: &Draw, b: &Draw| {
         let sum =
-            |draw: &Draw, of: fn(&(f64, f64)) -> f64| draw.picks().iter().map(|p| of(&cost[*p])).sum::<f64>();
+            |draw: &Draw, of: fn(&(f64, f64)) -> f64| draw.picks.iter().map(|p| of(&cost[*p])).sum::<f64>();
         Some(sum(b, |c| c.1) / sum(a, |c| c.0))
     };
     let ratio = Bootstrap::RECORDING.two_samples([32, 32], ratio).unwrap();
@@ -130,7 +130,7 @@ fn intervals_of_a_recording_are_the_same_for_ever() {
 fn a_statistic_without_a_value_has_no_interval() {
     assert_eq!(Bootstrap::RECORDING.blocks(4, |_| None), None);
     // Known of all units, of no resample but that: the limits are the value.
-    let only_all = |draw: &Draw| draw.weights().iter().all(|weight| *weight == 1).then_some(2.0);
+    let only_all = |draw: &Draw| draw.weights.iter().all(|weight| *weight == 1).then_some(2.0);
     let interval = Bootstrap::RECORDING.blocks(32, only_all).unwrap();
     assert_eq!(interval, Interval { low: 2.0, value: 2.0, high: 2.0 });
 }

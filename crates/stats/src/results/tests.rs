@@ -84,7 +84,7 @@ fn a_control_that_differs_and_quantiles_of_too_few_samples_are_warned_of() {
 #[test]
 fn quantiles_are_of_all_samples_and_have_their_names() {
     let figures = Figure::latency();
-    assert_eq!(figures.each_ref().map(Figure::name), ["p50", "p90", "p99", "p99.9", "worst 1 %"]);
+    assert_eq!(figures.each_ref().map(|figure| &*figure.name), ["p50", "p90", "p99", "p99.9", "worst 1 %"]);
     let figures: Vec<Figure> = figures.into_iter().chain([Figure::mean()]).collect();
     let measurements = measure(10, &figures, |trial, before| {
         // Block by block another stretch: only all together they are 0 to 599 times the setting.
