@@ -15,9 +15,8 @@ use crate::value;
 /// What dwell would not write.
 pub(super) fn check(change: &Change) -> Result<(), String> {
     let most = MOST_WRITES + kept::MOST_ENTRIES;
-    if change.entries.len() > most || change.back.len() > MOST_WRITES {
-        return Err(format!("it has more than {most} entries or more than {MOST_WRITES} writes"));
-    }
+    let few = change.entries.len() <= most && change.back.len() <= MOST_WRITES;
+    ensure(few, || format!("it has more than {most} entries or more than {MOST_WRITES} writes"))?;
     change.entries.iter().try_for_each(|entry| match &entry.knob {
         Some(name) => parameter(change, entry, name),
         None => keeper(change, entry),
@@ -25,83 +24,66 @@ pub(super) fn check(change: &Change) -> Result<(), String> {
     change.back.iter().try_for_each(|write| way_back(change, write))
 }
 
+fn ensure(is: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
+    if is { Ok(()) } else { Err(wrong()) }
+}
+
 /// The knob of this name, if it is one of the change's layer and at this place.
 fn knob(change: &Change, name: &str, place: &Place) -> Result<Knob, String> {
     let knob = Knob::of(change.plan.owner, name)
         .ok_or_else(|| format!("no parameter of the {} layer has this name", change.plan.owner.name()))?;
-    match knob.place(change.plan.iothread.as_ref()) {
-        Some(own) if own == *place => Ok(knob),
-        _ => Err(format!("{} is not at {place}", knob.param.name)),
-    }
+    let own = knob.place(change.plan.iothread.as_ref());
+    ensure(own.as_ref() == Some(place), || format!("{name} is not at {place}"))?;
+    Ok(knob)
 }
 
 fn parameter(change: &Change, entry: &Entry, name: &str) -> Result<(), String> {
+    let both = |permitted: &dyn Fn(i64) -> bool| {
+        let is =
+            |value: &Option<String>| value::number_of(&entry.place, value.as_deref()).is_some_and(permitted);
+        let are = is(&entry.original) && is(&entry.applied);
+        ensure(are, || format!("{name} has a value that is out of its range"))
+    };
     if let (Some(target), true) = (&change.plan.iothread, iothread::OTHER_PROPERTIES.contains(&name)) {
-        let is_number =
-            |value: Option<&str>| value::number_of(&entry.place, value).is_some_and(|number| number >= 0);
-        return match (
-            target.place(name) == entry.place,
-            is_number(entry.original.as_deref()) && is_number(entry.applied.as_deref()),
-        ) {
-            (true, true) => Ok(()),
-            (false, _) => Err(format!("{name} is not at {}", entry.place)),
-            (_, false) => Err(format!("{name} has a value that is out of its range")),
-        };
+        ensure(target.place(name) == entry.place, || format!("{name} is not at {}", entry.place))?;
+        return both(&|number| number >= 0);
     }
     let knob = knob(change, name, &entry.place)?;
-    let in_range = |value: Option<&str>| {
-        value::number_of(&entry.place, value)
-            .is_some_and(|number| (knob.param.min..=knob.param.max).contains(&number))
-    };
-    if !in_range(entry.original.as_deref()) || !in_range(entry.applied.as_deref()) {
-        return Err(format!("{} has a value that is out of its range", knob.param.name));
-    }
-    Ok(())
+    both(&|number| (knob.param.min..=knob.param.max).contains(&number))
 }
 
 /// What keeps values over a reboot: its text is one that dwell generates, and its name has the change's number.
 fn keeper(change: &Change, entry: &Entry) -> Result<(), String> {
-    let wrong = |what: &str| Err(format!("{what} of {} is not one that dwell generates", entry.place));
-    match &entry.place {
-        Place::File(path) | Place::Link(path) if !kept::is_of_change(path, change.id) => {
-            Err(format!("{} is not a file of change {}", entry.place, change.id))
-        }
-        Place::File(_) | Place::Link(_) => {
-            let generated = |text: &Option<String>| {
-                text.as_ref().is_none_or(|text| kept::is_generated(&entry.place, text))
-            };
-            match (generated(&entry.original), entry.applied.is_some() && generated(&entry.applied)) {
-                (true, true) => Ok(()),
-                (false, _) => wrong("the original text"),
-                (_, false) => wrong("the text"),
-            }
+    let place = &entry.place;
+    let generates =
+        |is: bool, what: &str| ensure(is, || format!("{what} of {place} is not one that dwell generates"));
+    match place {
+        Place::File(path) | Place::Link(path) => {
+            let of_change = kept::is_of_change(path, change.id);
+            ensure(of_change, || format!("{place} is not a file of change {}", change.id))?;
+            let generated =
+                |text: &Option<String>| text.as_ref().is_none_or(|text| kept::is_generated(place, text));
+            generates(generated(&entry.original), "the original text")?;
+            generates(entry.applied.is_some() && generated(&entry.applied), "the text")
         }
         Place::Libvirt { domain, number } => {
             let target = change.plan.iothread.as_ref();
             let same = target.is_some_and(|target| {
                 target.domain.as_ref() == Some(domain) && *target.id == format!("iothread{number}")
             });
-            let polls = [&entry.original, &entry.applied].into_iter().flatten();
-            match (same, polls.into_iter().all(|poll| libvirt::is_poll(poll))) {
-                (true, true) => Ok(()),
-                (false, _) => Err(format!("{} is not the I/O thread of its plan", entry.place)),
-                (_, false) => wrong("the <poll>"),
-            }
+            ensure(same, || format!("{place} is not the I/O thread of its plan"))?;
+            let mut polls = [&entry.original, &entry.applied].into_iter().flatten();
+            generates(polls.all(|poll| libvirt::is_poll(poll)), "the <poll>")
         }
         Place::Parameter(_) | Place::Iothread { .. } => {
-            Err(format!("{} is a parameter and has no name", entry.place))
+            Err(format!("{place} is a parameter and has no name"))
         }
     }
 }
 
 fn way_back(change: &Change, write: &Write) -> Result<(), String> {
     let knob = knob(change, &write.knob, &write.place)?;
-    match (knob.param.min..=knob.param.max).contains(&write.to)
-        && write.then_wait_ms <= crate::plan::LONGEST_WAIT_MS
-    {
-        true => Ok(()),
-        false => {
-            Err(format!("a write to {} has a value or a wait that is out of its range", knob.param.name))
-        }
-    }
+    let is_value = (knob.param.min..=knob.param.max).contains(&write.to);
+    let fits = is_value && write.then_wait_ms <= crate::plan::LONGEST_WAIT_MS;
+    ensure(fits, || format!("a write to {} has a value or a wait that is out of its range", write.knob))
 }
