@@ -580,11 +580,8 @@ pub(crate) fn path(state_directory: &str, id: Id) -> String {
 /// # Errors
 /// [`JournalError`] if it is not as it was written.
 pub fn read_all(machine: &dyn Writable, state_directory: &str) -> Result<Vec<Change>, JournalError> {
-    let Readable { changes, mut unreadable } = read_readable(machine, state_directory)?;
-    match unreadable.is_empty() {
-        true => Ok(changes),
-        false => Err(unreadable.swap_remove(0)),
-    }
+    let Readable { changes, unreadable } = read_readable(machine, state_directory)?;
+    unreadable.into_iter().next().map_or(Ok(changes), Err)
 }
 
 /// What of a journal can be read, and what cannot.

@@ -118,9 +118,7 @@ pub fn read(machine: &dyn Writable, place: &Place) -> Result<Option<String>, Val
             match read() {
                 Ok(value) => Ok(Some(value.to_string())),
                 Err(error) if error.is_gone() => Ok(None),
-                Err(error) => {
-                    Err(ValueError::Qemu { what: "read", place: place.clone(), source: Box::new(error) })
-                }
+                Err(error) => Err(of_qemu("read", place, error)),
             }
         }
     }
@@ -134,6 +132,10 @@ pub(crate) fn has_parameters(machine: &dyn Writable, place: &Place) -> bool {
 /// Whether the libvirt domain, or its I/O thread, that had the value no longer exists. Other places report that as no value.
 pub(crate) fn is_gone(machine: &dyn Writable, place: &Place) -> bool {
     matches!(place, Place::Libvirt { domain, number } if libvirt::is_gone(machine, domain, *number))
+}
+
+fn of_qemu(what: &'static str, place: &Place, error: IothreadError) -> ValueError {
+    ValueError::Qemu { what, place: place.clone(), source: Box::new(error) }
 }
 
 fn there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
@@ -189,11 +191,7 @@ fn put(machine: &dyn Writable, place: &Place, value: Option<&str>) -> Result<(),
         (Place::Iothread { socket, id, property }, Some(value)) => {
             let number = value.parse().map_err(|_| io(io::ErrorKind::InvalidInput.into()))?;
             let set = || iothread::put(&mut iothread::connect(machine, socket)?, id, property, number);
-            set().map_err(|error| ValueError::Qemu {
-                what: "write",
-                place: place.clone(),
-                source: Box::new(error),
-            })
+            set().map_err(|error| of_qemu("write", place, error))
         }
         (Place::Parameter(_) | Place::Iothread { .. }, None) => {
             Err(io(io::Error::new(io::ErrorKind::InvalidInput, "a parameter cannot be removed")))

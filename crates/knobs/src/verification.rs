@@ -62,8 +62,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    pub const ALL: [Unit; 4] = [Unit::Wakeup, Unit::ContextSwitch, Unit::Request, Unit::Work];
-
     /// Its rate in results, what a plan promises by it in results, and one and many of them in a sentence.
     const fn names(self) -> [&'static str; 4] {
         match self {

@@ -16,10 +16,11 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
 /// What a good setting is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
     /// Least cost: polling CPU plus halts at their cost.
+    #[default]
     LeastCost,
     /// Fewest halts among the settings that poll for at most this share of one CPU.
     MaxCpu(f64),

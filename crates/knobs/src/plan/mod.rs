@@ -134,7 +134,7 @@ impl Effect {
 }
 
 /// The basis of a prediction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
     /// Cost of one halt and wakeup \[ns of CPU time\].
@@ -326,15 +326,7 @@ impl Plan {
             present: Values::from(&present),
             recommended: Values::from(&wanted),
             effect: Effect::default(),
-            conditions: Conditions {
-                halt_cost_ns: 0,
-                wakeup_latency_ns: 0.0,
-                kernel: None,
-                qemu: None,
-                cpu_model: None,
-                machine: None,
-                goal: Goal::LeastCost,
-            },
+            conditions: Conditions::default(),
             recording: RecordingFacts {
                 file: String::new(),
                 bytes: None,
