@@ -213,44 +213,26 @@ pub fn rollout(
 
     let classes: BTreeSet<&str> = reported.values().filter_map(|vm| vm.class).collect();
     let groups: Vec<Option<&str>> = std::iter::once(None).chain(classes.into_iter().map(Some)).collect();
-    let mut of_vms: Vec<(String, BTreeMap<&str, Has>)> = vec![];
-    let each = |has: &dyn Fn(&str, &Vm<'_>) -> Has| -> BTreeMap<&str, Has> {
-        reported.iter().map(|(name, vm)| (*name, has(name, vm))).collect()
+    let each = |cost_ns: &dyn Fn(&str, &Vm<'_>) -> u64| -> Vec<VmCost> {
+        reported.iter().map(|(name, vm)| vm.cost(name, cost_ns(name, vm))).collect()
     };
-    let cost = |cost_ns: u64| Has { cost_ns, setting: None };
-    of_vms.push(("today".to_owned(), each(&|_, vm| cost(vm.today_ns))));
-    for (name, given) in &given {
-        let with =
-            |name: &str, vm: &Vm<'_>| Has { cost_ns: vm.cost_ns[given[name]], setting: Some(given[name]) };
-        of_vms.push((name.clone(), each(&with)));
-    }
-    of_vms.push(("own best".to_owned(), each(&|_, vm| cost(vm.own_ns()))));
-    of_vms.push(("optimum".to_owned(), each(&|_, vm| cost(vm.optimum_ns))));
+    let of_given = |(choice, given): &(String, BTreeMap<String, usize>)| {
+        (choice.clone(), each(&|name, vm| vm.cost_ns[given[name]]))
+    };
+    let mut costs = vec![("today".to_owned(), each(&|_, vm| vm.today_ns))];
+    costs.extend(given.iter().map(of_given));
+    costs.push(("own best".to_owned(), each(&|_, vm| vm.own_ns())));
+    costs.push(("optimum".to_owned(), each(&|_, vm| vm.optimum_ns)));
 
     let mut choices = vec![];
-    for (name, has) in &of_vms {
+    for (name, of_vms) in &costs {
+        let given = given.iter().find(|(choice, _)| choice == name).map(|(_, given)| given);
         for class in &groups {
-            let within = reported.iter().filter(|(_, vm)| class.is_none() || vm.class == *class);
-            let within = within.map(|(vm_name, vm)| (*vm_name, vm, has[vm_name]));
-            choices.push(choice(name, *class, within, settings));
+            let all = of_vms.iter().zip(reported.values());
+            let within: Vec<_> = all.filter(|(_, vm)| class.is_none() || vm.class == *class).collect();
+            choices.push(choice(name, *class, &within, given, settings));
         }
     }
-    let costs = of_vms.iter().map(|(name, has)| {
-        let of_vm = |(vm_name, vm): (&&str, &Vm<'_>)| {
-            let chosen_ns = has[vm_name].cost_ns;
-            let own_ns = vm.own_ns();
-            VmCost {
-                vm: (*vm_name).to_owned(),
-                class: vm.class.map(str::to_owned),
-                today_ns: vm.today_ns,
-                chosen_ns,
-                own_ns,
-                regret: (own_ns > 0).then(|| chosen_ns as f64 / own_ns as f64 - 1.0),
-            }
-        };
-        (name.clone(), reported.iter().map(of_vm).collect())
-    });
-    let costs = costs.collect();
     let several = chosen.iter().any(|(_, chosen)| chosen.len() > 1);
     let unknown = |(name, vm): &(&&str, &Vm<'_>)| {
         !fitted.contains_key(**name) && vm.class.is_none_or(|class| !units.classes.contains_key(class))
@@ -336,45 +318,43 @@ impl<'a> Units<'a> {
     }
 }
 
-/// What a VM has under a choice.
-#[derive(Clone, Copy)]
-struct Has {
-    cost_ns: u64,
-    /// The one that it was given.
-    setting: Option<usize>,
-}
-
 impl Vm<'_> {
     /// What its best setting costs.
     fn own_ns(&self) -> u64 {
         self.cost_ns.iter().copied().min().unwrap_or(0)
     }
+
+    fn cost(&self, name: &str, chosen_ns: u64) -> VmCost {
+        let own_ns = self.own_ns();
+        VmCost {
+            vm: name.to_owned(),
+            class: self.class.map(str::to_owned),
+            today_ns: self.today_ns,
+            chosen_ns,
+            own_ns,
+            regret: (own_ns > 0).then(|| chosen_ns as f64 / own_ns as f64 - 1.0),
+        }
+    }
 }
 
-fn choice<'a>(
+/// What some VMs cost, of which each was `given` a setting if these were chosen.
+fn choice(
     name: &str,
     class: Option<&str>,
-    vms: impl Iterator<Item = (&'a str, &'a Vm<'a>, Has)>,
+    vms: &[(&VmCost, &Vm<'_>)],
+    given: Option<&BTreeMap<String, usize>>,
     settings: &[Setting],
 ) -> Choice {
     let mut used: BTreeMap<usize, usize> = BTreeMap::new();
-    let (mut cost_ns, mut today_ns, mut optimum_ns, mut own_ns) = (0u128, 0u128, 0u128, 0u128);
-    let (mut regrets, mut worse, mut number) = (vec![], 0, 0);
-    for (vm_name, vm, has) in vms {
-        if let Some(setting) = has.setting {
-            *used.entry(setting).or_default() += 1;
-        }
-        let (cost, own) = (has.cost_ns, vm.own_ns());
-        cost_ns += u128::from(cost);
-        today_ns += u128::from(vm.today_ns);
-        optimum_ns += u128::from(vm.optimum_ns);
-        own_ns += u128::from(own);
-        number += 1;
-        worse += usize::from(cost > vm.today_ns);
-        if own > 0 {
-            regrets.push((cost as f64 / own as f64 - 1.0, vm_name));
-        }
+    for setting in vms.iter().filter_map(|(cost, _)| given?.get(&cost.vm)) {
+        *used.entry(*setting).or_default() += 1;
     }
+    let sum = |of: fn(&VmCost, &Vm<'_>) -> u64| -> u128 {
+        vms.iter().map(|(cost, vm)| u128::from(of(cost, vm))).sum()
+    };
+    let cost_ns = sum(|cost, _| cost.chosen_ns);
+    let mut regrets: Vec<(f64, &str)> =
+        vms.iter().filter_map(|(cost, _)| Some((cost.regret?, cost.vm.as_str()))).collect();
     // Of equals the first name.
     regrets.sort_by(|(a, a_name), (b, b_name)| a.total_cmp(b).then(b_name.cmp(a_name)));
     // The nearest rank; its number is below that of the VMs.
@@ -386,21 +366,21 @@ fn choice<'a>(
     Choice {
         choice: name.to_owned(),
         class: class.map(str::to_owned),
-        vms: number,
+        vms: vms.len(),
         settings: used
             .into_iter()
             .map(|(setting, vms)| Used { setting: Values::from(&settings[setting]), vms })
             .collect(),
         cost_ns,
-        cost_over_optimum: over(optimum_ns),
-        gain_over_today: over(today_ns).map(|ratio| 1.0 - ratio),
-        regret: over(own_ns).map(|ratio| ratio - 1.0),
+        cost_over_optimum: over(sum(|_, vm| vm.optimum_ns)),
+        gain_over_today: over(sum(|cost, _| cost.today_ns)).map(|ratio| 1.0 - ratio),
+        regret: over(sum(|cost, _| cost.own_ns)).map(|ratio| ratio - 1.0),
         regret_p50: at(50),
         regret_p95: at(95),
         regret_p99: at(99),
         regret_worst: at(100),
         worst_vm: regrets.last().filter(|(regret, _)| *regret > 0.0).map(|(_, name)| (*name).to_owned()),
-        vms_worse_than_today: worse,
+        vms_worse_than_today: vms.iter().filter(|(cost, _)| cost.chosen_ns > cost.today_ns).count(),
     }
 }
 
