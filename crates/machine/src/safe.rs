@@ -33,7 +33,7 @@ fn refused(why: impl Into<String>) -> io::Error {
 /// # Errors
 /// The system's error; `InvalidInput` for a file of another kind or a longer one.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_all(open(path, OFlags::empty())?, LONGEST_OF_MACHINE)
+    read_all(open(OpenOptions::new().read(true), OFlags::empty(), path)?, LONGEST_OF_MACHINE)
 }
 
 /// As [`read`], of a file that only root or this user can have written.
@@ -41,15 +41,15 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`]; `InvalidInput` if another user owns the file or can write to it, `ELOOP` if it is a symbolic link.
 pub(crate) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
-    let file = open(path, OFlags::NOFOLLOW)?;
+    let file = open(OpenOptions::new().read(true), OFlags::NOFOLLOW, path)?;
     writable_by_others(&file.metadata()?, false)
         .map_or_else(|| read_all(file, LONGEST), |why| Err(refused(why)))
 }
 
-fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+fn open(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a FIFO waits for a writer.
     let flags = (flags | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;
+    let file = options.custom_flags(flags.cast_signed()).open(path)?;
     match file.metadata()? {
         metadata if metadata.is_file() => Ok(file),
         metadata => Err(refused(format!("it is {}, not a regular file", kind(&metadata)))),
@@ -80,7 +80,7 @@ fn read_all(file: File, longest: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The system's error.
 pub(crate) fn contains(path: &Path, bytes: &[u8]) -> io::Result<bool> {
-    let mut file = open(path, OFlags::empty())?;
+    let mut file = open(OpenOptions::new().read(true), OFlags::empty(), path)?;
     let (mut held, mut read) = (Vec::<u8>::new(), vec![0_u8; 1 << 16]);
     let finder = Finder::new(bytes);
     loop {
@@ -111,23 +111,12 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The system's error; `InvalidInput` if it is not a regular file, `ELOOP` if it is a symbolic link.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let opened = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(flags)
-        .open(path);
-    let file = match opened {
+    let mut options = OpenOptions::new();
+    match open(options.write(true).create(true).truncate(false).mode(0o600), OFlags::NOFOLLOW, path) {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            OpenOptions::new().read(true).custom_flags(flags).open(path)?
+            open(OpenOptions::new().read(true), OFlags::NOFOLLOW, path)
         }
-        opened => opened?,
-    };
-    match file.metadata()? {
-        metadata if metadata.is_file() => Ok(file),
-        metadata => Err(refused(format!("it is {}, not a regular file", kind(&metadata)))),
+        opened => opened,
     }
 }
 

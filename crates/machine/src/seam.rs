@@ -4,7 +4,6 @@ use crate::hypervisor::Hypervisor;
 use crate::kvm::KvmDevice;
 use crate::value::Value;
 use std::any::Any;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -179,20 +178,5 @@ pub trait Writable: Machine {
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> io::Result<String>;
 }
 
-/// A lock that is held until it is dropped.
-pub struct Lock {
-    _held: Box<dyn Any + Send>,
-}
-
-impl Lock {
-    /// A lock that is released when `held` is dropped.
-    pub fn holding(held: impl Any + Send) -> Lock {
-        Lock { _held: Box::new(held) }
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lock")
-    }
-}
+/// A lock, which is released when this is dropped.
+pub type Lock = Box<dyn Any + Send>;

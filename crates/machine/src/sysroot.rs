@@ -167,7 +167,7 @@ impl Writable for Sysroot {
     fn lock(&self, path: &str) -> io::Result<Option<Lock>> {
         let file = safe::open_lock(&self.below(path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Lock::holding(OwnedFd::from(file)))),
+            Ok(()) => Ok(Some(Box::new(OwnedFd::from(file)))),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }

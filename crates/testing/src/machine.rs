@@ -404,7 +404,7 @@ impl Writable for Fake {
         let held = Held { state: Arc::clone(&self.state), path: path.to_owned() };
         let empty = Node::File { bytes: vec![], writable: true };
         state.nodes.entry(path.to_owned()).or_insert(empty);
-        Ok(Some(Lock::holding(held)))
+        Ok(Some(Box::new(held)))
     }
 
     fn run(&self, _: &str, _: &[&str], _: &str) -> io::Result<String> {
