@@ -266,7 +266,7 @@ impl Checks {
 
     /// Whether turns may lose what the account does not allow.
     pub(crate) fn are_free(&self) -> bool {
-        self.turns.as_ref().is_some_and(Turns::is_free)
+        self.turns.as_ref().is_some_and(|turns| turns.free_parts > 0)
     }
 
     /// The setting that was in force before the trial that is under way, if that was not the originals.

@@ -42,7 +42,7 @@ pub struct Controller {
     decided_ns: u64,
     glances: Glances,
     /// Whether a glance has shown that the load may be another one.
-    another_load: bool,
+    pub(crate) another_load: bool,
     checks: Checks,
     /// The setting that was advised last, where changes are advised and not made.
     advised: Option<Setting>,
@@ -166,11 +166,6 @@ impl Controller {
             self.decided_ns = now_ns;
             self.pace.hasten(now_ns);
         }
-    }
-
-    /// Whether a glance has shown another load since the last decision.
-    pub const fn another_load(&self) -> bool {
-        self.another_load
     }
 
     /// Decides. A change that is returned comes into force only with [`Controller::changed`].
@@ -339,7 +334,7 @@ impl Controller {
             }
             None => return None,
         };
-        let begins_with_chosen = chosen.is_some() && turns.begin_with_the_setting();
+        let begins_with_chosen = chosen.is_some() && turns.is_of_setting(0);
         let in_force = if begins_with_chosen { &setting } else { &present };
         if haltpoll::cannot_take_turns(turns.settings()) || !self.may_switch(now_ns, in_force, &turns) {
             return self.checks.are_necessary(now_ns).then_some(false);

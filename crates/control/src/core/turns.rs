@@ -184,7 +184,7 @@ pub(crate) struct Turns {
     /// How long windows were left under a setting that does not poll, in all turns \[ns\].
     waited_ns: u64,
     /// The parts of a turn that may lose what the account does not allow.
-    free_parts: u32,
+    pub(crate) free_parts: u32,
     part: Part,
     turns: Vec<Part>,
 }
@@ -259,11 +259,6 @@ impl Turns {
         }
     }
 
-    /// Whether the setting is to be put into force before its first turn.
-    pub(crate) fn begin_with_the_setting(&self) -> bool {
-        self.is_of_setting(0)
-    }
-
     /// The setting, and the reference.
     pub(crate) const fn settings(&self) -> [&Setting; 2] {
         [&self.setting, &self.reference]
@@ -279,10 +274,6 @@ impl Turns {
         Turns { free_parts: FREE_PARTS, ..self }
     }
 
-    pub(crate) const fn is_free(&self) -> bool {
-        self.free_parts > 0
-    }
-
     /// Whether no turn is over yet.
     pub(crate) fn is_new(&self) -> bool {
         self.turns.is_empty()
@@ -293,7 +284,7 @@ impl Turns {
         if self.side == Side::Reference { 2 } else { PAIRS + 1 }
     }
 
-    fn is_of_setting(&self, turn: usize) -> bool {
+    pub(crate) fn is_of_setting(&self, turn: usize) -> bool {
         match self.side {
             Side::Setting => true,
             Side::Reference => false,
@@ -602,7 +593,7 @@ mod tests {
         let [never, polls] = two();
         let (polled, halts) = (part(100, 150.0, SHORTEST_NS), part(100, 20.0, SHORTEST_NS));
         let mut turns = Turns::check(never, polls, (polls, polled), false, Nanos(20));
-        assert!(turns.begin_with_the_setting());
+        assert!(turns.is_of_setting(0));
         // Windows are left, also where a poll costs as much as a halt: they keep the work that polls do.
         let as_dear = Part { halts: 0.0, ..halts };
         for left in [polled, polled, as_dear] {

@@ -182,11 +182,7 @@ impl Control<'_> {
             Ok(_) => self.renew(at),
             Err(error) => Err(error),
         };
-        match followed {
-            Ok(()) => Ok(()),
-            Err(error) if is_iothread => self.trouble(at, Trouble::Lost(format!("{error:#}"))),
-            Err(error) => self.trouble(at, Trouble::Other(error)),
-        }
+        followed.or_else(|error| self.trouble(at, Trouble::of(is_iothread, error)))
     }
 
     fn advise(&mut self, at: usize, change: &Change) {

@@ -82,7 +82,7 @@ impl From<RecordError> for Trouble {
 }
 
 impl Trouble {
-    fn of(lost: bool, error: anyhow::Error) -> Trouble {
+    pub(super) fn of(lost: bool, error: anyhow::Error) -> Trouble {
         if lost { Trouble::Lost(format!("{error:#}")) } else { Trouble::Other(error) }
     }
 }

@@ -332,7 +332,7 @@ impl Source for Guest {
         _: Option<&mut Lease>,
         _: u64,
     ) -> Result<Look, Trouble> {
-        let observed = self.burst(machine, controller.another_load()).map_err(Trouble::Other)?;
+        let observed = self.burst(machine, controller.another_load).map_err(Trouble::Other)?;
         self.glanced = self.last.clone().filter(|_| !observed.is_empty());
         Ok(Look::Episodes(observed))
     }

@@ -98,7 +98,7 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
             controller.glance(now_ns, now_ns - glanced_ns, 1, &counted);
             controller.spent(now_ns, Nanos(GLANCE_CPU_NS));
             glanced_ns = now_ns;
-            if controller.another_load() {
+            if controller.another_load {
                 decided_ns = now_ns;
             }
         }
