@@ -3,11 +3,6 @@
 //! A program's own counter is the best measure of the work that it does. Of the text only lines of samples are
 //! read: `name{label="value",…} number [time]`. Comments, types and units are not.
 
-/// What to look for: a name, such as `http_requests_total`, of which all series are summed up; or one series with
-/// its labels, as it is in the text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selector(String);
-
 /// Why there is no number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetricError {
@@ -23,30 +18,24 @@ pub enum MetricError {
     },
 }
 
-impl Selector {
-    /// From what a user types.
-    pub fn new(name: &str) -> Selector {
-        Selector(name.trim().to_owned())
+/// The sum over the series that a name means, as a user types it: all of a metric, such as `http_requests_total`; or one
+/// series with its labels, as it is in the text.
+///
+/// # Errors
+/// [`MetricError`] if there is none, or one without a finite value.
+pub fn sum(name: &str, text: &str) -> Result<f64, MetricError> {
+    let wanted = name.trim();
+    let samples = text.lines().filter_map(sample);
+    let mut values = samples.filter(|(series, name, _)| wanted == *series || wanted == *name).peekable();
+    if values.peek().is_none() {
+        return Err(MetricError::Absent(wanted.to_owned()));
     }
-
-    /// The sum over the series that are meant.
-    ///
-    /// # Errors
-    /// [`MetricError`] if there is none, or one without a finite value.
-    pub fn sum(&self, text: &str) -> Result<f64, MetricError> {
-        let samples = text.lines().filter_map(sample);
-        let mut values = samples.filter(|(series, name, _)| self.0 == *series || self.0 == *name).peekable();
-        if values.peek().is_none() {
-            return Err(MetricError::Absent(self.0.clone()));
+    values.try_fold(0.0, |sum, (series, _, value)| match value.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(sum + number),
+        _ => {
+            Err(MetricError::NotANumber { name: series.to_owned(), value: value.chars().take(40).collect() })
         }
-        values.try_fold(0.0, |sum, (series, _, value)| match value.parse::<f64>() {
-            Ok(number) if number.is_finite() => Ok(sum + number),
-            _ => Err(MetricError::NotANumber {
-                name: series.to_owned(),
-                value: value.chars().take(40).collect(),
-            }),
-        })
-    }
+    })
 }
 
 /// Series, name and value of a line; `None`: it is not a sample.
@@ -91,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_name_is_summed_up_and_a_series_is_one() {
-        let sum = |name: &str| Selector::new(name).sum(TEXT);
+        let sum = |name: &str| super::sum(name, TEXT);
         assert_eq!(sum("served_total"), Ok(15.0));
         assert_eq!(sum(" served_total{code=\"500\"} "), Ok(3.0));
         assert_eq!(sum("served_total{code=\"200\",path=\"/a b}\\\"\"}"), Ok(12.0));
@@ -110,12 +99,12 @@ mod tests {
             let lines = samples.iter().map(|(label, value)| format!("x_total{{l=\"{}\"}} {value}\n", quoted(label)));
             let text: String = lines.collect();
             let sum: f64 = samples.iter().map(|(_, value)| f64::from(*value)).sum();
-            prop_assert_eq!(Selector::new("x_total").sum(&text), Ok(sum));
+            prop_assert_eq!(super::sum("x_total", &text), Ok(sum));
         }
 
         #[test]
         fn any_text_is_read_or_refused(text in "(?s).{0,200}", name in ".{0,10}") {
-            let _ = Selector::new(&name).sum(&text);
+            let _ = sum(&name, &text);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How much work is done: a counter of the user's own, and those that every machine has.
 
 use anyhow::{Context, anyhow, bail, ensure};
-use dwell_knobs::open_metrics::Selector;
+use dwell_knobs::open_metrics;
 use dwell_knobs::verification::Unit;
 use dwell_machine::threads::context_switches;
 use dwell_machine::{Machine, Sysroot};
@@ -40,7 +40,7 @@ pub(super) struct Counters {
 /// A counter of the user.
 enum Own {
     Command(String),
-    Metric { url: Url, name: Selector },
+    Metric { url: Url, name: String },
 }
 
 /// All counters at one time.
@@ -58,9 +58,7 @@ impl Counters {
     pub(super) fn new(args: &WorkArgs, switches: bool) -> anyhow::Result<Counters> {
         let own = match (&args.work, args.work_metric.as_deref()) {
             (Some(command), _) => Some(Own::Command(command.clone())),
-            (None, Some([url, name])) => {
-                Some(Own::Metric { url: Url::parse(url)?, name: Selector::new(name) })
-            }
+            (None, Some([url, name])) => Some(Own::Metric { url: Url::parse(url)?, name: name.clone() }),
             (None, _) => None,
         };
         let counters = Counters { own, switches };
@@ -105,7 +103,7 @@ impl Own {
                 printed(command, PATIENCE).with_context(|| format!("--work `{command}`"))
             }
             Own::Metric { url, name } => {
-                let counted = || anyhow::Ok(name.sum(&url.get()?)?);
+                let counted = || anyhow::Ok(open_metrics::sum(name, &url.get()?)?);
                 counted().with_context(|| format!("--work-metric http://{}{}", url.host, url.path))
             }
         }
@@ -278,7 +276,7 @@ mod tests {
     fn a_metric_is_read_over_http() {
         let of = |answer| {
             let url = serving(answer);
-            Own::Metric { url: Url::parse(&url).unwrap(), name: Selector::new("served_total") }.read()
+            Own::Metric { url: Url::parse(&url).unwrap(), name: "served_total".to_owned() }.read()
         };
         assert_eq!(
             of("HTTP/1.1 200 OK\r\nA: b\r\n\r\n# TYPE served counter\nserved_total 7\n").unwrap(),
