@@ -170,13 +170,13 @@ pub fn provisos(knob: Knob, version: Version, machine: Option<&dyn Machine>) -> 
 }
 
 /// Why a knob cannot be written here.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Unwritable {
-    /// It does not exist.
+    #[error("it does not exist")]
     Missing,
-    /// It is read-only.
+    #[error("it is read-only on this kernel")]
     ReadOnly,
-    /// It cannot be opened for writing.
+    #[error("it cannot be opened for writing: {0}")]
     Refused(io::Error),
 }
 

@@ -28,7 +28,7 @@
 //! own, once the controller is gone. While it runs it compares with the value that it wrote last.
 
 use crate::change::{self, Outcome, RevertError, Reverted};
-use crate::condition::{NoEffect, Readers, Unwritable, writable};
+use crate::condition::{NoEffect, Readers, writable};
 use crate::iothread::{self, IothreadError, Process};
 use crate::journal::{self, Against, Change, Entry, Id, Journal, JournalError, State};
 use crate::knob::{IothreadTarget, Knob, Scope};
@@ -627,14 +627,7 @@ fn fit(machine: &dyn Writable, entries: &[Entry], originals: Setting) -> Result<
     for entry in entries {
         let name = entry.knob.clone().unwrap_or_default();
         let unfit = |why: String| LeaseError::Unfit { knob: name.clone(), why };
-        match writable(machine, &entry.place) {
-            Ok(()) => {}
-            Err(Unwritable::Missing) => return Err(unfit("it does not exist".to_owned())),
-            Err(Unwritable::ReadOnly) => return Err(unfit("it is read-only on this kernel".to_owned())),
-            Err(Unwritable::Refused(error)) => {
-                return Err(unfit(format!("it cannot be opened for writing: {error}")));
-            }
-        }
+        writable(machine, &entry.place).map_err(|why| unfit(why.to_string()))?;
         let Some(knob) = Knob::of(originals.layer(), &name) else { continue };
         if let Some(why) = readers.no_effect(knob) {
             return Err(unfit(NoEffect::to_string(&why)));

@@ -265,10 +265,7 @@ impl Checked<'_> {
         for (param, expected) in present.iter() {
             let knob = Knob { param };
             let Some(place) = knob.place(self.plan.iothread.as_ref()) else { continue };
-            let read = value::read(self.machine, &place);
-            let Ok(found) = read.map_err(|error| self.obstacles.push(Obstacle::Refused(error))) else {
-                continue;
-            };
+            let Some(found) = self.read(&place) else { continue };
             if value::same(&place, found.as_deref(), Some(&expected.to_string())) {
                 continue;
             }
@@ -292,6 +289,11 @@ impl Checked<'_> {
             self.obstacles.extend(other);
         }
         actual
+    }
+
+    fn read(&mut self, place: &Place) -> Option<Option<String>> {
+        let read = value::read(self.machine, place);
+        read.map_err(|error| self.obstacles.push(Obstacle::Refused(error))).ok()
     }
 
     fn who_set(&self, place: &Place, found: Option<&str>) -> Option<Id> {
@@ -381,8 +383,7 @@ impl Checked<'_> {
             if entries.iter().any(|entry| entry.place == write.place) {
                 continue;
             }
-            let read = value::read(self.machine, &write.place);
-            let original = read.map_err(|error| self.obstacles.push(Obstacle::Refused(error))).ok()?;
+            let original = self.read(&write.place)?;
             let knob = Knob::of(self.plan.owner, &write.knob)?;
             let all = writes.iter().chain(back).filter(|other| other.place == write.place);
             let mut between: Vec<String> = all.map(|other| knob.written(other.to)).collect();
@@ -402,8 +403,7 @@ impl Checked<'_> {
         let is_other = |write: &&Write| iothread::OTHER_PROPERTIES.contains(&write.knob.as_str());
         let mut others = vec![];
         for write in self.plan.writes.iter().filter(is_other) {
-            let read = value::read(self.machine, &write.place);
-            let found = read.map_err(|error| self.obstacles.push(Obstacle::Refused(error))).ok()?;
+            let found = self.read(&write.place)?;
             let Some(from) = value::number_of(&write.place, found.as_deref()) else {
                 self.obstacles.push(Obstacle::Missing { place: write.place.clone() });
                 return None;
