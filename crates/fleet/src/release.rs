@@ -19,26 +19,18 @@ pub struct Releases {
 }
 
 /// What one file shows: the release, and whether the recording named it.
-struct Release {
-    version: Option<Version>,
-    is_named: bool,
-}
-
-impl Release {
-    fn of(input: &Input, layer: Layer) -> Release {
-        let key = if layer == Layer::Iothread { "qemu" } else { "kernel" };
-        let known =
-            |text: &String| Version::parse(text).filter(|&version| known_version(layer, version).is_ok());
-        match input {
-            Input::Recording(reader) => {
-                let version = label_of(reader.metadata(), key).as_ref().and_then(known);
-                Release { version, is_named: version.is_some() }
-            }
-            Input::Sketch(sketch) => {
-                let mut rules = sketch.rules().filter(|(name, ..)| *name == layer.name());
-                let is_named = sketch.header().labels.get(key).and_then(known).is_some();
-                Release { version: rules.next().map(|(_, version, _)| version), is_named }
-            }
+fn release_of(input: &Input, layer: Layer) -> (Option<Version>, bool) {
+    let key = if layer == Layer::Iothread { "qemu" } else { "kernel" };
+    let known = |text: &String| Version::parse(text).filter(|&version| known_version(layer, version).is_ok());
+    match input {
+        Input::Recording(reader) => {
+            let version = label_of(reader.metadata(), key).as_ref().and_then(known);
+            (version, version.is_some())
+        }
+        Input::Sketch(sketch) => {
+            let mut rules = sketch.rules().filter(|(name, ..)| *name == layer.name());
+            let is_named = sketch.header().labels.get(key).and_then(known).is_some();
+            (rules.next().map(|(_, version, _)| version), is_named)
         }
     }
 }
@@ -47,11 +39,11 @@ impl Releases {
     /// Those of the files in a folder that can be opened.
     pub fn of_files(folder: &Path, recordings: &[String], layer: Layer) -> Releases {
         let release =
-            |recording: &String| Some(Release::of(&Input::open(&folder.join(recording)).ok()?, layer));
-        let found: Vec<Release> = recordings.par_iter().filter_map(release).collect();
+            |recording: &String| Some(release_of(&Input::open(&folder.join(recording)).ok()?, layer));
+        let found: Vec<_> = recordings.par_iter().filter_map(release).collect();
         Releases {
-            known: found.iter().filter_map(|release| release.version).collect(),
-            without: found.iter().filter(|release| !release.is_named).count(),
+            known: found.iter().filter_map(|(version, _)| *version).collect(),
+            without: found.iter().filter(|(_, is_named)| !is_named).count(),
         }
     }
 
