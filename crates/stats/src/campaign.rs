@@ -16,20 +16,20 @@ pub trait Environment {
     /// The time of a monotonic clock; its zero does not matter.
     fn now(&mut self) -> Duration;
     /// Called at the start of a block.
-    fn begin(&mut self);
+    fn begin(&mut self) {}
     /// Called at the end of a block. Returns the foreign load since its start; `None`: not known.
-    fn end(&mut self) -> Option<ForeignLoad>;
+    fn end(&mut self) -> Option<ForeignLoad> {
+        None
+    }
     /// Waits until foreign load is at most `limit`, as a share of one CPU, but no longer than `longest`.
     /// Returns whether it is.
-    fn wait_quiet(&mut self, limit: f64, longest: Duration) -> bool;
+    fn wait_quiet(&mut self, _limit: f64, _longest: Duration) -> bool {
+        true
+    }
     /// How foreign load is measured, for people.
-    fn source(&self) -> String;
-}
-
-/// An environment of which only the time is known: no block is repeated, which a warning in the results reports.
-#[derive(Clone, Copy, Debug)]
-pub struct Ungated<C> {
-    clock: C,
+    fn source(&self) -> String {
+        "nothing".to_owned()
+    }
 }
 
 /// One block to measure.
@@ -109,30 +109,10 @@ pub struct Campaign<S> {
     options: CampaignOptions,
 }
 
-impl<C: FnMut() -> Duration> Ungated<C> {
-    /// An environment with this monotonic clock, such as `|| start.elapsed()`.
-    pub const fn new(clock: C) -> Ungated<C> {
-        Ungated { clock }
-    }
-}
-
-impl<C: FnMut() -> Duration> Environment for Ungated<C> {
+/// A clock: of foreign load nothing is known, so no block is repeated, which a warning in the results reports.
+impl<C: FnMut() -> Duration> Environment for C {
     fn now(&mut self) -> Duration {
-        (self.clock)()
-    }
-
-    fn begin(&mut self) {}
-
-    fn end(&mut self) -> Option<ForeignLoad> {
-        None
-    }
-
-    fn wait_quiet(&mut self, _limit: f64, _longest: Duration) -> bool {
-        true
-    }
-
-    fn source(&self) -> String {
-        "nothing".to_owned()
+        self()
     }
 }
 

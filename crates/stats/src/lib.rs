@@ -23,7 +23,7 @@
 //! machine, and samples of one block even more so. Arms are compared within rounds.
 //!
 //! ```
-//! use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Ungated, Unit};
+//! use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Unit};
 //! use std::sync::atomic::AtomicBool;
 //! use std::time::Instant;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,7 +35,7 @@
 //! let options = CampaignOptions { min_rounds: 6, ..CampaignOptions::default() };
 //! let campaign = Campaign::new("wakeup", arms, figures, options)?;
 //! let start = Instant::now();
-//! let mut environment = Ungated::new(|| start.elapsed());
+//! let mut environment = || start.elapsed();
 //! let measurements = campaign.run(&mut environment, &AtomicBool::new(false), &mut |_| (), |trial| {
 //!     // Measure `trial.setting` here, with the stimulus number `trial.sequence`.
 //!     let cpu_ns_per_wakeup = if *trial.setting == 0 { 20_000.0 } else { 100_000.0 };
@@ -74,7 +74,7 @@ mod student;
 pub mod warning;
 
 pub use bootstrap::{BLOCKS, Bootstrap, Draw, MIN_ROUNDS};
-pub use campaign::{Campaign, CampaignError, DuplicateName, Environment, Progress, Trial, Ungated};
+pub use campaign::{Campaign, CampaignError, DuplicateName, Environment, Progress, Trial};
 pub use figure::{Figure, Unit};
 pub use histogram::{Bucket, LogHistogram, Resolution};
 pub use interval::Interval;

@@ -162,14 +162,13 @@ pub fn longest_poll(machine: &dyn Machine) -> Option<Nanos> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_stats::Ungated;
     use dwell_testing::machine::Fake;
     use std::time::Instant;
 
     #[test]
     fn own_halts_are_measured_without_kvm() {
         let begun = Instant::now();
-        let rounds = match measure_own(&mut Ungated::new(|| begun.elapsed()), 0.0, |_| ()) {
+        let rounds = match measure_own(&mut || begun.elapsed(), 0.0, |_| ()) {
             Err(LabError::Halt(dwell_idle::MeasureHaltError::OneCpu)) => {
                 return dwell_testing::skip!("machine", "own_halts_are_measured_without_kvm", "one CPU");
             }

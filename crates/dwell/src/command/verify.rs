@@ -22,7 +22,7 @@ use dwell_knobs::place::Place;
 use dwell_knobs::verification::Figure;
 use dwell_machine::Writable;
 use dwell_policy::Nanos;
-use dwell_stats::{Arms, Campaign, CampaignOptions, Results, Ungated, Unit};
+use dwell_stats::{Arms, Campaign, CampaignOptions, Results, Unit};
 use record::RecordArgs;
 use sides::Sides;
 use std::sync::atomic::AtomicBool;
@@ -244,7 +244,7 @@ fn measure(
     sides.record(&args.record, Duration::from_nanos(args.budget.get()), stop, &switch)?;
     // The change is measured under the load that is there: no block is repeated for it.
     let start = Instant::now();
-    let results = progress::campaign(&campaign, &mut Ungated::new(|| start.elapsed()), stop, |turn| {
+    let results = progress::campaign(&campaign, &mut || start.elapsed(), stop, |turn| {
         switch(*turn.setting)?;
         sides.block(verified.machine, *turn.setting, length, stop)
     })?;

@@ -6,7 +6,7 @@ use dwell_lab::experiment::{LabError, Rig, pingpong};
 use dwell_lab::gaps::Gaps;
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
-use dwell_stats::{Arms, Campaign, CampaignOptions, Results, Ungated};
+use dwell_stats::{Arms, Campaign, CampaignOptions, Results};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -184,7 +184,7 @@ fn exchanged(rig: &Rig) -> Results {
     let campaign = Campaign::new("pingpong", arms, pingpong::figures(), plan).unwrap();
     let start = Instant::now();
     let record = campaign
-        .run(&mut Ungated::new(|| start.elapsed()), &stop, &mut |_| (), |turn| {
+        .run(&mut || start.elapsed(), &stop, &mut |_| (), |turn| {
             pingpong::block(rig, &think, 1, WAKES, turn, &stop)
         })
         .unwrap();
