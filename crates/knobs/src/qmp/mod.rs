@@ -45,6 +45,13 @@ pub struct Limits {
     pub line_bytes: usize,
 }
 
+impl Limits {
+    /// How long one answer may take.
+    fn of_one_answer(&self) -> Duration {
+        self.exchange_within.map_or(self.answer_within, |exchange| exchange.min(self.answer_within))
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {

@@ -44,7 +44,7 @@ impl Monitor {
         let _waiting = Waiting::begin();
         let address = SocketAddrUnix::new(path).map_err(|_| QmpError::Path { path: path.to_owned() })?;
         let ends = limits.exchange_within.map(|within| Instant::now() + within);
-        let within = limits.exchange_within.unwrap_or(limits.answer_within).min(limits.answer_within);
+        let within = limits.of_one_answer();
         let left = earlier(Instant::now() + within).saturating_duration_since(Instant::now());
         // No time at all would be no limit.
         let stream = connect_within(&address, left.max(Duration::from_millis(1))).map_err(|source| {
@@ -52,7 +52,7 @@ impl Monitor {
                 io::ErrorKind::WouldBlock => QmpError::Silent {
                     path: path.to_owned(),
                     awaited: "an answer to the connection".to_owned(),
-                    within: limits.answer_within,
+                    within,
                 },
                 kind => QmpError::Connect { path: path.to_owned(), hint: hint(kind), source },
             }
@@ -252,8 +252,7 @@ impl Monitor {
     }
 
     fn silent(&self, awaited: &str) -> QmpError {
-        let Limits { answer_within, exchange_within, .. } = self.limits;
-        let within = exchange_within.map_or(answer_within, |exchange| exchange.min(answer_within));
+        let within = self.limits.of_one_answer();
         QmpError::Silent { path: self.path.clone(), awaited: awaited.to_owned(), within }
     }
 
