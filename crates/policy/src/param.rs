@@ -238,7 +238,7 @@ pub static HOST: [Param; 5] = [
     Param {
         name: "halt_poll_ns_grow_start",
         defaults: &[since(5, 4, 10_000)],
-        about: "first window that a growth from zero gives; a shrink below it drops to zero",
+        about: "first window that a growth from zero gives; since 5.15 (5.4.152, 5.10.72, 5.14.11) a shrink below it drops to zero",
         zero: "a window of zero stays zero",
         ..HOST_PARAM
     },
