@@ -380,16 +380,31 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "haltpoll-other-driver",
         severity: Note,
-        when: |facts| no_driver(facts, |guest| guest.cpuidle.driver.is_some() && guest.dwell_idle.is_none()),
+        when: |facts| {
+            let found = no_driver(facts, |guest| guest.dwell_idle.is_none());
+            each(found.into_iter().zip(facts.guest.cpuidle.driver.as_deref()), |(_, driver)| {
+                [("without", json!(without_driver(driver)))]
+            })
+        },
         what: HALTPOLL_IDLE,
         why: "another cpuidle driver is registered, and there can be only one",
-        remedy: "boot with intel_idle.max_cstate=0 if haltpoll is wanted",
+        remedy: "{without} if haltpoll is wanted",
+    },
+    Row {
+        code: "haltpoll-cpuidle-off",
+        severity: Note,
+        when: |facts| no_driver(facts, |guest| guest.cpuidle_off),
+        what: HALTPOLL_IDLE,
+        why: "cpuidle.off on the kernel's command line keeps every driver and every governor out",
+        remedy: "remove cpuidle.off from the command line if haltpoll is wanted",
     },
     Row {
         code: "haltpoll-idle-override",
         severity: Note,
         when: |facts| {
-            no_driver(facts, |guest| guest.cpuidle.driver.is_none() && guest.idle_override.is_some())
+            no_driver(facts, |guest| {
+                guest.cpuidle.driver.is_none() && !guest.cpuidle_off && guest.idle_override.is_some()
+            })
         },
         what: HALTPOLL_IDLE,
         why: "the driver refuses to load with idle= on the kernel's command line",
@@ -398,8 +413,10 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "haltpoll-not-a-kvm-guest",
         severity: Note,
-        when: |facts| no_driver(facts, |guest| could_load(guest) && guest.kvm_guest == Some(false)),
-        what: HALTPOLL_IDLE,
+        when: |facts| {
+            when(is_unused(&facts.guest) && could_load(&facts.guest) && facts.guest.kvm_guest == Some(false))
+        },
+        what: "the haltpoll governor is part of this kernel, but has no effect here",
         why: "the driver and the governor need KVM's signature in CPUID, which is missing",
         remedy: "nothing: haltpoll is for guests of KVM",
     },
@@ -969,15 +986,28 @@ fn effective(setting: Option<Setting>, name: &str, value: i64) -> Vec<Data> {
 }
 
 /// The haltpoll governor is there, no driver lets it decide, and this is the reason. The reasons are in the
-/// order in which the driver itself looks.
+/// order in which the driver itself looks; what is no guest of KVM has none of them.
 fn no_driver(facts: &Facts, reason: impl Fn(&Guest) -> bool) -> Vec<Data> {
     let guest = &facts.guest;
-    let idle = !guest.parameters.is_empty() && !guest.cpuidle.haltpoll_decides();
-    when(idle && !guest.cpuidle.has_haltpoll_driver() && reason(guest))
+    when(is_unused(guest) && guest.kvm_guest != Some(false) && reason(guest))
+}
+
+/// The kernel has the haltpoll governor, which decides nothing and whose driver is not in use.
+fn is_unused(guest: &Guest) -> bool {
+    let cpuidle = &guest.cpuidle;
+    !guest.parameters.is_empty() && !cpuidle.haltpoll_decides() && !cpuidle.has_haltpoll_driver()
 }
 
 fn could_load(guest: &Guest) -> bool {
-    guest.cpuidle.driver.is_none() && guest.idle_override.is_none()
+    guest.cpuidle.driver.is_none() && guest.idle_override.is_none() && !guest.cpuidle_off
+}
+
+/// How a guest is started so that this driver does not register.
+fn without_driver(driver: &str) -> String {
+    match driver {
+        "intel_idle" => "boot with intel_idle.max_cstate=0".to_owned(),
+        _ => format!("use a VM in which {driver} finds no idle states"),
+    }
 }
 
 /// The driver asks for the hint or to be forced. Forcing it is right whether there is a hint or not, so that a hint that is

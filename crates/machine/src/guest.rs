@@ -4,6 +4,7 @@ use crate::hypervisor::Hypervisor;
 use crate::kernel::Kernel;
 use crate::parameter::{self, Parameter};
 use crate::seam::Machine;
+use crate::value::Value;
 use dwell_policy::Layer;
 use dwell_policy::arch::Arch;
 use serde::Serialize;
@@ -122,6 +123,9 @@ pub struct Guest {
     pub states: Vec<String>,
     /// `idle=` on the kernel's command line.
     pub idle_override: Option<String>,
+    /// Whether the kernel's command line switches cpuidle off, with its drivers and governors.
+    #[serde(skip)]
+    pub cpuidle_off: bool,
     /// The `force` parameter of the haltpoll driver; `None` if the driver is not there.
     pub force: Option<bool>,
     /// The driver dwell_idle, if it is loaded.
@@ -140,16 +144,18 @@ impl Guest {
         let hypervisor = machine.hypervisor();
         let kvm = hypervisor.as_ref().filter(|below| below.is_kvm());
         let cpuidle = Cpuidle::read(machine);
+        let parameters = parameter::read(machine, Layer::Guest, kernel.version);
         Guest {
-            kvm_guest: kvm_guest(machine, kernel, hypervisor.as_ref(), &cpuidle),
+            kvm_guest: kvm_guest(machine, kernel, hypervisor.as_ref(), &cpuidle, !parameters.is_empty()),
             poll_control: kvm.map(Hypervisor::poll_control),
             realtime_hint: kvm.map(Hypervisor::realtime),
             cpuidle,
             states: states(machine),
             idle_override: kernel.argument("idle").map(str::to_owned),
+            cpuidle_off: kernel.argument("cpuidle.off").and_then(|text| Value::parse(text).number()) > Some(0),
             force: machine.switch("/sys/module/cpuidle_haltpoll/parameters/force"),
             dwell_idle: DwellIdle::read(machine),
-            parameters: parameter::read(machine, Layer::Guest, kernel.version),
+            parameters,
             latency_qos_us: machine.latency_request_us(),
             zero_latency_cpus: zero_latency_cpus(machine),
             hypervisor,
@@ -163,6 +169,7 @@ fn kvm_guest(
     kernel: &Kernel,
     below: Option<&Hypervisor>,
     cpuidle: &Cpuidle,
+    has_haltpoll: bool,
 ) -> Option<bool> {
     // Only x86-64 has CPUID, and only there the governor registers itself for guests of KVM alone.
     if kernel.arch.is_some_and(|arch| arch != Arch::X86_64) {
@@ -177,6 +184,8 @@ fn kvm_guest(
         Some(below) => Some(below.is_kvm()),
         None if machine.asks_cpuid() => Some(false),
         None if cpuidle.governors.iter().chain(&cpuidle.driver).any(|name| name == HALTPOLL) => Some(true),
+        // The kernel has the governor, which has found that this is none.
+        None if has_haltpoll && !cpuidle.governors.is_empty() && kernel.arch.is_some() => Some(false),
         None => flags(),
     }
 }

@@ -198,7 +198,7 @@ fn guest(page: &mut Page, guest: &Guest) {
     page.section("guest: this machine's own CPUs");
     let without = match guest.kvm_guest {
         Some(true) => "KVM: only a guest of KVM has the governor haltpoll",
-        Some(false) => "none",
+        Some(false) => "none, or not KVM",
         None => "not known",
     };
     page.line("hypervisor", guest.hypervisor.as_ref().map_or(without, |below| &below.signature));

@@ -200,6 +200,30 @@ fn the_haltpoll_governor_proves_a_guest_of_kvm() {
     );
 }
 
+/// A kernel that has the governor lists it in guests of KVM only.
+#[test]
+fn haltpoll_that_is_not_among_the_governors_proves_that_this_is_no_guest_of_kvm() {
+    let host = Copied::of("6.8.0-45-generic", &[]);
+    host.haltpoll("intel_idle", "menu", "ladder menu teo").intel();
+    has(&host.dwell(&["doctor"]), &[], &["the haltpoll governor", "max_cstate=0"]);
+    let xen = Copied::of("6.8.0-45-generic", &[]);
+    xen.haltpoll("none", "menu", "ladder menu teo");
+    xen.file("proc/cpuinfo", "vendor_id\t: AuthenticAMD\nflags\t\t: fpu vme hypervisor");
+    has(
+        &xen.dwell(&["doctor"]),
+        &["hypervisor none, or not KVM", "has no effect here", "nothing: haltpoll is for guests of KVM"],
+        &["does not show here", "governor is available"],
+    );
+    // Without cpuidle there is no list.
+    let off = Copied::of("6.8.0-45-generic", &[("proc/cmdline", "cpuidle.off=1")]);
+    off.file("sys/module/haltpoll/parameters/guest_halt_poll_ns", "200000");
+    has(
+        &off.dwell(&["doctor"]),
+        &["remove cpuidle.off from the command line"],
+        &["whether this is a guest of KVM", "nothing: haltpoll"],
+    );
+}
+
 /// 3. The timer advance is a switch since 6.10.
 #[test]
 fn the_advance_of_6_11_is_the_switch_that_the_kernel_shows() {
@@ -358,6 +382,8 @@ fn another_cpuidle_driver_keeps_haltpoll_out() {
         &["no effect: the cpuidle governor in use is menu"],
         &[],
     );
+    guest.haltpoll("acpi_idle", "menu", "ladder menu teo haltpoll");
+    has(&guest.dwell(&["doctor"]), &["use a VM in which acpi_idle finds no idle states"], &["max_cstate"]);
 }
 
 /// A guest of RHEL 9.2 on which haltpoll decides: its rule is that of 5.14, or the later one of 6.9.
