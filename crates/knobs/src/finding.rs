@@ -33,7 +33,7 @@ use dwell_machine::{
 };
 use dwell_policy::arch::Arch;
 use dwell_policy::host::{MaxSource, Revision as HostRevision};
-use dwell_policy::param::{self, Param, Setting};
+use dwell_policy::param::{self, Param, Setting, Unit};
 use dwell_policy::timer::Revision as TimerRevision;
 use dwell_policy::version::{Build, Version};
 use dwell_policy::{Layer, Owner};
@@ -197,7 +197,7 @@ pub static TABLE: &[Row] = &[
         when: |facts| {
             asked(facts, |facts, wanted, param| {
                 let known = facts.kernel.version.is_none_or(|version| param.exists_in(version));
-                (known && is_of(wanted) && accepted(param, &wanted.value).is_none()).then(|| {
+                (known && is_of(wanted) && accepted(facts, param, &wanted.value).is_none()).then(|| {
                     let then = match wanted.reader {
                         Reader::Modprobe => "the module does not load with it",
                         Reader::Kernel => {
@@ -205,13 +205,13 @@ pub static TABLE: &[Row] = &[
                         }
                         _ => "the write is refused and the value stays",
                     };
-                    format!("the kernel takes {} to {}; {then}", param.min, param.max)
+                    format!("the kernel takes {}; {then}", range(param))
                 })
             })
         },
         what: "{by} asks for {name}={value}, which the kernel refuses: {now}",
         why: "{why}",
-        remedy: "write a number in this range; 0 means {zero}",
+        remedy: "write a value that it takes; 0 means {zero}",
     },
     Row {
         code: "wanted-ignored",
@@ -227,8 +227,8 @@ pub static TABLE: &[Row] = &[
         when: |facts| {
             asked(facts, |facts, wanted, param| {
                 let later = last_wanted(facts, param).filter(|last| !std::ptr::eq(*last, wanted))?;
-                let value = accepted(param, &wanted.value)?;
-                (is_read(facts, wanted, param) && accepted(param, &later.value) != Some(value))
+                let value = accepted(facts, param, &wanted.value)?;
+                (is_read(facts, wanted, param) && accepted(facts, param, &later.value) != Some(value))
                     .then(|| format!("{} sets it to {} later", later.by, later.value))
             })
         },
@@ -243,7 +243,7 @@ pub static TABLE: &[Row] = &[
             asked(facts, |facts, wanted, param| {
                 let last = last_wanted(facts, param).is_some_and(|last| std::ptr::eq(last, wanted));
                 let now = parameters(facts).find(|parameter| parameter.param == param)?.value?;
-                let value = accepted(param, &wanted.value)?;
+                let value = accepted(facts, param, &wanted.value)?;
                 (last && value != now && param.name != "pi_inject_timer")
                     .then(|| format!("it was written since, or {} was changed since", wanted.by))
             })
@@ -838,8 +838,17 @@ fn asked(facts: &Facts, reason: impl Fn(&Facts, &Wanted, &'static Param) -> Opti
 }
 
 /// The number of a value that the kernel takes.
-fn accepted(param: &Param, text: &str) -> Option<i64> {
-    parameter::number_of(param, text).filter(|value| (param.min..=param.max).contains(value))
+fn accepted(facts: &Facts, param: &Param, text: &str) -> Option<i64> {
+    param.taken(text, facts.kernel.version)
+}
+
+/// The values that the kernel takes.
+fn range(param: &Param) -> String {
+    match param.unit {
+        Unit::Switch => "Y, 1 or on, and N, 0 or off".to_owned(),
+        Unit::Name(names) => names.join(", "),
+        _ => format!("{} to {}", param.min, param.max),
+    }
 }
 
 fn is_of(wanted: &Wanted) -> bool {
@@ -868,7 +877,7 @@ fn ignored(facts: &Facts, wanted: &Wanted, param: &'static Param) -> Option<Stri
 
 /// Whether a wanted value is read and taken.
 fn is_read(facts: &Facts, wanted: &Wanted, param: &'static Param) -> bool {
-    ignored(facts, wanted, param).is_none() && accepted(param, &wanted.value).is_some()
+    ignored(facts, wanted, param).is_none() && accepted(facts, param, &wanted.value).is_some()
 }
 
 /// What sets a parameter last when the machine starts.

@@ -78,10 +78,7 @@ impl Kernel {
             arch,
             rules_known: known(Layer::Host) && known(Layer::Guest),
             known: KNOWN_KERNELS,
-            command_line: own_arguments(&line)
-                .filter(|word| concerns_idling(word))
-                .map(str::to_owned)
-                .collect(),
+            command_line: own_arguments(&line).filter(|word| concerns_idling(word)).collect(),
         }
     }
 
@@ -92,8 +89,28 @@ impl Kernel {
 }
 
 /// The words before ` -- `: the rest is for the first process.
-fn own_arguments(line: &str) -> impl Iterator<Item = &str> {
-    line.split_ascii_whitespace().take_while(|word| *word != "--")
+pub(crate) fn own_arguments(line: &str) -> impl Iterator<Item = String> {
+    words(line).into_iter().take_while(|word| word != "--")
+}
+
+/// The parameters on a line, as the kernel splits it: white space in double quotes is part of a word, and quotes around
+/// a word or its value are not.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    let mut quoted = false;
+    let is_end = |c: char| {
+        quoted ^= c == '"';
+        !quoted && c.is_ascii_whitespace()
+    };
+    let plain = |word: &str| {
+        let word = word.strip_prefix('"').map_or(word, |rest| rest.strip_suffix('"').unwrap_or(rest));
+        match word.split_once("=\"") {
+            Some((name, value)) if !name.contains('=') => {
+                format!("{name}={}", value.strip_suffix('"').unwrap_or(value))
+            }
+            _ => word.to_owned(),
+        }
+    };
+    line.split(is_end).filter(|word| !word.is_empty()).map(plain).collect()
 }
 
 fn concerns_idling(word: &str) -> bool {
@@ -107,8 +124,16 @@ mod tests {
 
     #[test]
     fn arguments_of_the_first_process_are_not_the_kernels() {
-        let words: Vec<&str> = own_arguments("quiet idle=poll -- idle=halt").collect();
+        let words: Vec<String> = own_arguments("quiet idle=poll -- idle=halt").collect();
         assert_eq!(words, ["quiet", "idle=poll"]);
+    }
+
+    #[test]
+    fn quotes_are_not_part_of_a_parameter() {
+        assert_eq!(
+            words("quiet  \"kvm.halt_poll_ns=0\" kvm.x=\"1\" a=\"b c\" \"d=e f\" g=h\"i\n"),
+            ["quiet", "kvm.halt_poll_ns=0", "kvm.x=1", "a=b c", "d=e f", "g=h\"i\n"]
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A machine sets its parameters in this order, and the last one counts: the command line and modprobe.d when a module is
 //! loaded, then tmpfiles.d, then the active profile of TuneD. What is written by hand afterwards shows in none of them.
 
+use crate::kernel;
 use crate::seam::Machine;
 use dwell_policy::param::{self, Param};
 use serde::Serialize;
@@ -45,7 +46,7 @@ impl Wanted {
             reader,
             module: plain(module),
             name: plain(name),
-            value: value.trim_matches('"').to_owned(),
+            value: value.to_owned(),
             param: param::find(name).filter(|param| param.home.starts_with("/sys/module/")),
         }
     }
@@ -79,8 +80,7 @@ fn command_line(machine: &dyn Machine) -> Vec<Wanted> {
 
 /// The words of a command line of the kernel.
 fn words(by: &str, line: &str) -> Vec<Wanted> {
-    let words = line.split_ascii_whitespace().take_while(|word| *word != "--");
-    words
+    kernel::own_arguments(line)
         .filter_map(|word| {
             let (name, value) = word.split_once('=')?;
             let (module, name) = name.split_once('.').unwrap_or(("", name));
@@ -89,10 +89,20 @@ fn words(by: &str, line: &str) -> Vec<Wanted> {
         .collect()
 }
 
+/// The first word of a line and what is behind it.
+fn first(line: &str) -> Option<(&str, &str)> {
+    line.trim_ascii().split_once(|c: char| c.is_ascii_whitespace())
+}
+
 /// The options of a module, as `options` of modprobe.d has them behind its name.
-fn options<'a>(by: &str, module: &str, words: impl Iterator<Item = &'a str>) -> Vec<Wanted> {
-    let pairs = words.take_while(|word| !word.starts_with('#')).filter_map(|word| word.split_once('='));
-    pairs.map(|(name, value)| Wanted::new(by, Reader::Modprobe, module, name, value)).collect()
+fn options(by: &str, module: &str, line: &str) -> Vec<Wanted> {
+    let words = kernel::words(line).into_iter().take_while(|word| !word.starts_with('#'));
+    words
+        .filter_map(|word| {
+            let (name, value) = word.split_once('=')?;
+            Some(Wanted::new(by, Reader::Modprobe, module, name, value))
+        })
+        .collect()
 }
 
 fn modprobe(machine: &dyn Machine) -> Vec<Wanted> {
@@ -101,9 +111,9 @@ fn modprobe(machine: &dyn Machine) -> Vec<Wanted> {
     for (path, text) in files(machine, &dirs) {
         // A backslash at its end continues a line.
         for line in text.replace("\\\n", " ").lines() {
-            let mut words = line.split_ascii_whitespace();
-            let (Some("options"), Some(module)) = (words.next(), words.next()) else { continue };
-            all.extend(options(&path, module, words));
+            let Some(("options", rest)) = first(line) else { continue };
+            let Some((module, rest)) = first(rest) else { continue };
+            all.extend(options(&path, module, rest));
         }
     }
     all
@@ -178,7 +188,7 @@ fn profile(machine: &dyn Machine, name: &str, seen: &mut Vec<String>) -> Vec<Wan
                 }
                 ("modules", module) => {
                     let value = value.trim().trim_start_matches("+r").trim_start_matches(',');
-                    own.extend(options(&format!("{path} [modules]"), module, value.split_ascii_whitespace()));
+                    own.extend(options(&format!("{path} [modules]"), module, value));
                 }
                 _ => {}
             }

@@ -140,23 +140,25 @@ impl fmt::Display for ParseValueError {
 impl core::error::Error for ParseValueError {}
 
 impl Param {
-    /// A value as people type it: a number; for times `200us`, for switches `Y`, `yes`, `on`, `true` and
-    /// their opposites, and a name where there are names. Whether it is in the range is for [`Setting::set`].
+    /// A value as people type it: a number as the kernel and QEMU read it (`0x10` is 16 and `010` is 8); for
+    /// times `200us`, for switches `Y`, `yes`, `on`, `true` and their opposites, and a name where there are
+    /// names. Whether it is in the range is for [`Setting::set`].
     ///
     /// # Errors
     /// [`ParseValueError`].
     pub fn parse(&'static self, text: &str) -> Result<i64, ParseValueError> {
         let text = text.trim();
-        if let Ok(number) = text.parse::<i64>() {
+        if let Some(number) = whole(text) {
             return Ok(number);
         }
+        let is_one_of = |words: [&str; 5]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
         match self.unit {
             Unit::Nanoseconds => {
                 let time: Nanos = text.parse().map_err(|why| ParseValueError::NotATime(self, why))?;
                 i64::try_from(time.0).map_err(|_| ParseValueError::NotATime(self, ParseNanosError::TooLong))
             }
-            Unit::Switch if ["Y", "y", "yes", "on", "true"].contains(&text) => Ok(1),
-            Unit::Switch if ["N", "n", "no", "off", "false"].contains(&text) => Ok(0),
+            Unit::Switch if is_one_of(["y", "yes", "on", "t", "true"]) => Ok(1),
+            Unit::Switch if is_one_of(["n", "no", "off", "f", "false"]) => Ok(0),
             Unit::Name(_) => self.parse_name(text).ok_or(ParseValueError::NotANumber(self)),
             _ => Err(ParseValueError::NotANumber(self)),
         }
@@ -164,6 +166,15 @@ impl Param {
 }
 
 impl Param {
+    /// The number of a text that a kernel of this version takes for the parameter; `None` if it refuses it.
+    pub fn taken(&self, text: &str, version: Option<Version>) -> Option<i64> {
+        match self.unit {
+            Unit::Switch => switch(text, version).map(i64::from),
+            Unit::Name(_) => self.parse_name(text),
+            _ => whole(text).filter(|value| (self.min..=self.max).contains(value)),
+        }
+    }
+
     /// The name that a number stands for; `None` where numbers have no names.
     pub fn name_of(&self, value: i64) -> Option<&'static str> {
         let Unit::Name(names) = self.unit else { return None };
@@ -174,6 +185,32 @@ impl Param {
     pub fn parse_name(&self, name: &str) -> Option<i64> {
         let Unit::Name(names) = self.unit else { return None };
         i64::try_from(names.iter().position(|known| *known == name)?).ok()
+    }
+}
+
+/// A whole number in decimal, in hexadecimal after `0x`, or in octal after `0`.
+fn whole(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let octal = || digits.starts_with('0').then_some((8, digits));
+    let (radix, digits) = hexadecimal.map(|digits| (16, digits)).or_else(octal).unwrap_or((10, digits));
+    if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let number = i128::from_str_radix(digits, radix).ok()?;
+    i64::try_from(if text.starts_with('-') { -number } else { number }).ok()
+}
+
+/// A switch as `kstrtobool` reads it: the first character decides, and after `o` the second.
+fn switch(text: &str, version: Option<Version>) -> Option<bool> {
+    let mut letters = text.bytes().map(|letter| letter.to_ascii_lowercase());
+    match (letters.next()?, letters.next()) {
+        (b'y' | b'1', _) | (b'o', Some(b'n')) => Some(true),
+        (b'n' | b'0', _) | (b'o', Some(b'f')) => Some(false),
+        (letter @ (b't' | b'f'), _) if version.is_none_or(|version| version.at_least(5, 19)) => {
+            Some(letter == b't')
+        }
+        _ => None,
     }
 }
 
@@ -762,7 +799,14 @@ mod tests {
         assert_eq!(parse(Layer::Host.into(), "halt_poll_ns", "50us"), Ok(50_000));
         assert_eq!(parse(Layer::Host.into(), "halt_poll_ns", " 7 "), Ok(7));
         assert_eq!(parse(Layer::Guest.into(), "guest_halt_poll_allow_shrink", "N"), Ok(0));
+        assert_eq!(parse(Layer::Guest.into(), "guest_halt_poll_allow_shrink", "On"), Ok(1));
         assert_eq!(parse(Owner::Timer, "lapic_timer_advance_ns", "-1"), Ok(-1));
+        for (text, value) in [("010", 8), ("0x10", 16), ("0", 0), ("+5", 5), ("-0x10", -16)] {
+            assert_eq!(parse(Layer::Host.into(), "halt_poll_ns_grow", text), Ok(value), "{text}");
+        }
+        for text in ["09", "0x", "0x-1", "--1", "", "0x10000000000000000", "1 0"] {
+            assert!(parse(Layer::Host.into(), "halt_poll_ns_grow", text).is_err(), "{text}");
+        }
         assert_eq!(
             parse(Layer::Host.into(), "halt_poll_ns", "5m").unwrap_err(),
             "halt_poll_ns takes a whole number from 0 to 4294967295 ns, or a time such as 200us"
@@ -771,6 +815,21 @@ mod tests {
             parse(Layer::Host.into(), "halt_poll_ns_grow", "two").unwrap_err(),
             "halt_poll_ns_grow takes a whole number from 0 to 4294967295"
         );
+    }
+
+    #[test]
+    fn values_are_taken_as_the_kernel_reads_them() {
+        let taken = |owner: Owner, name, text, version| {
+            table(owner)[index_of(owner, name).unwrap()].taken(text, version)
+        };
+        let number = |text| taken(Layer::Host.into(), "halt_poll_ns", text, None);
+        assert_eq!(["0x0", "010", "200000", "-1", "200us", "Y"].map(number), [Some(0), Some(8), Some(200_000), None, None, None]);
+        let switch = |text| taken(Layer::Guest.into(), "guest_halt_poll_allow_shrink", text, None);
+        assert_eq!(["Y", "1", "on", "t", "yes", "On"].map(switch), [Some(1); 6]);
+        assert_eq!(["N", "0", "off", "F", "no", "0x1"].map(switch), [Some(0); 6]);
+        assert_eq!(["2", "-1", "o", "", " Y"].map(switch), [None; 5]);
+        let old = Some(Version::new(5, 15));
+        assert_eq!(taken(Layer::Guest.into(), "guest_halt_poll_allow_shrink", "true", old), None);
     }
 
     #[test]

@@ -339,9 +339,15 @@ fn what_is_asked_for_and_what_is_in_force() {
         machine.set(path, text);
         codes(&machine)
     };
-    let line = |text| with("/proc/cmdline", text);
+    let line = |text: &str| with("/proc/cmdline", text);
     assert_eq!(line("kvm.halt_poll_ns=-1"), ["wanted-refused"]);
-    assert_eq!(line("kvm.halt-poll-ns=200000"), [""; 0]);
+    for same in ["kvm.halt-poll-ns=200000", "kvm.halt_poll_ns=0x30d40", "\"kvm.halt_poll_ns=200000\""] {
+        assert_eq!(line(same), [""; 0], "{same}");
+    }
+    for same in ["on", "1", "yes", "t"] {
+        assert_eq!(line(&format!("haltpoll.guest_halt_poll_allow_shrink={same}")), [""; 0], "{same}");
+    }
+    assert_eq!(line("haltpoll.guest_halt_poll_allow_shrink=2"), ["wanted-refused"]);
     assert_eq!(line("kvm_intel.halt_poll_ns=0"), ["wanted-ignored"]);
     assert_eq!(line("halt_poll_ns=0"), ["wanted-ignored"]);
     assert_eq!(line("kvm.lapic_timer_advance_ns=-1"), ["wanted-ignored"]);
