@@ -397,7 +397,7 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     }
     if let Some(lost) = metadata.lost.events.filter(|&lost| lost > 0) {
         let at_least = if metadata.lost.at_least { "at least " } else { "" };
-        notes.push(format!("{at_least}{lost} trace events were lost while recording"));
+        notes.push(format!("{at_least}{lost} trace events were lost while recording or importing"));
     }
     notes.extend(left_out(metadata));
     if metadata.has_least_lengths() {

@@ -102,7 +102,9 @@ impl Common {
         for (event, number) in &summary.ignored {
             note(*number, &format!("{event} ignored"));
         }
-        note(summary.lost.events.unwrap_or(0), "events lost by the recorder");
+        // Late events are missing too, but the recorder had them.
+        let lost = summary.lost.events.unwrap_or(0).saturating_sub(summary.out_of_order);
+        note(lost, "events lost by the recorder");
         note(summary.incomplete_episodes, "incomplete episodes left out (start or end not in the text)");
         note(summary.unparsable, "lines with events that could not be parsed");
         note(summary.out_of_order, "events too far out of order, not used");

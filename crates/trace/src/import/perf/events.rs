@@ -87,10 +87,15 @@ struct Order {
     first: Option<u64>,
     /// The first one that goes back by more than [`MOST_BACK_NS`], and by how much \[ns\].
     far: Option<(u64, u64)>,
+    /// The first line that comes too late to be used.
+    late: Option<u64>,
 }
 
 /// Events of one CPU that come later than others do so by much less than this \[ns\].
 const MOST_BACK_NS: u64 = 1_000_000_000;
+
+/// One of so many events may come too late: perf's buffers hold back few, and lines that are not sorted many.
+const LEAST_IN_ORDER: u64 = 100;
 
 impl Order {
     fn add(&mut self, event: &TextEvent<'_>, line: u64) {
@@ -176,14 +181,29 @@ impl EventReader {
             }
         }
         self.summary.lines = input.line();
+        self.check_order()?;
+        sink.release(&mut self.merge, u64::MAX, &mut self.summary, input.line())
+    }
+
+    /// Refuses a text whose lines are in no order that can be restored.
+    fn check_order(&self) -> Result<(), PerfError> {
+        let Order { events, backwards, first, far, late, .. } = self.order;
+        let unsorted = |line, late| Err(PerfError::Unsorted { place: self.place(line), late, events });
         if self.order.has_no_times() {
-            let Order { events, backwards, .. } = self.order;
-            return Err(PerfError::NoTimes { name: self.name.clone(), backwards, events });
+            // Differences begin with 0.
+            let differ = self.span.0.is_none_or(|span| span.start_ns < span.end_ns / 2);
+            return match first.filter(|_| !differ) {
+                Some(line) => unsorted(line, backwards),
+                None => Err(PerfError::NoTimes { name: self.name.clone(), backwards, events }),
+            };
         }
-        if let Some((line, by_ns)) = self.order.far {
+        if let Some((line, by_ns)) = far {
             return Err(PerfError::WentBack { place: self.place(line), by_ns });
         }
-        sink.release(&mut self.merge, u64::MAX, &mut self.summary, input.line())
+        match late.filter(|_| self.summary.out_of_order * LEAST_IN_ORDER > events) {
+            Some(line) => unsorted(line, self.summary.out_of_order),
+            None => Ok(()),
+        }
     }
 
     fn event(
@@ -253,6 +273,7 @@ impl EventReader {
         if !self.merge.push(event) {
             // Losses were counted where they were read.
             if !event.is_loss() {
+                self.order.late.get_or_insert(line);
                 self.summary.out_of_order += 1;
                 self.summary.lost.add(Some(event.cpu), 1);
             }

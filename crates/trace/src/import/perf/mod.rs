@@ -102,6 +102,18 @@ pub enum PerfError {
         backwards: u64,
         events: u64,
     },
+    /// The lines are not in order of time.
+    #[error(
+        "{place} is earlier than lines before it, as {late} of {events} events are, and times cannot be put in order again: \
+         sort the lines by time: awk '{{match($0, /[0-9]+[.][0-9]+: /); print substr($0, RSTART) \"\\t\" $0}}' FILE | sort -sn | \
+         cut -f2-"
+    )]
+    Unsorted {
+        /// The first such line.
+        place: Place,
+        late: u64,
+        events: u64,
+    },
     /// The times of one CPU go back by more than events come late.
     #[error(
         "{place} is {by_ns} ns earlier than the line before it of the same CPU: these are several traces, or the clock was \

@@ -113,6 +113,28 @@ fn case_07_differences_are_no_times() {
     );
 }
 
+/// The texts of several CPUs, one after another.
+#[test]
+fn lines_that_are_not_sorted_by_time_are_refused() {
+    let cpu = |cpu: u32| {
+        (0..2_000).flat_map(move |at: u64| {
+            [(0, 1), (40, u32::MAX)].map(|(us, state)| {
+                let us = 100 * at + us;
+                format!("swapper 0 [00{cpu}] 7.{us:06}: power:cpu_idle: state={state} cpu_id={cpu}\n")
+            })
+        })
+    };
+    let text: String = cpu(0).chain(cpu(1)).collect();
+    let error = refused(text.as_bytes());
+    assert!(error.starts_with("t: line 4001 is earlier than lines before it, as "), "{error}");
+    assert!(error.ends_with("print substr($0, RSTART) \"\\t\" $0}' FILE | sort -sn | cut -f2-"), "{error}");
+    // Those of one CPU: not what `--deltatime` prints.
+    let mut lines: Vec<String> = cpu(0).collect();
+    lines.rotate_left(1_000);
+    (0..1_000).for_each(|at| lines.swap(at, 3_999 - at * 3));
+    assert!(refused(lines.concat().as_bytes()).contains("sort the lines by time"));
+}
+
 /// Lines of different CPUs may be out of order by what perf's buffers hold.
 #[test]
 fn lines_of_different_cpus_may_be_out_of_order() {
