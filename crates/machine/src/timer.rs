@@ -1,6 +1,7 @@
 //! How timers of guests are delivered here.
 
 use crate::cpu::NOHZ_FULL;
+use crate::host::Loading;
 use crate::kernel::Kernel;
 use crate::parameter::{self, Parameter};
 use crate::seam::Machine;
@@ -22,7 +23,7 @@ pub struct Timer {
     pub apicv: Option<Apicv>,
     /// Whether they can be posted; `None` if that is not known.
     pub can_post: Option<bool>,
-    /// Whether guests' timers may use the VMX preemption timer; `None` without `kvm_intel`.
+    /// Whether guests' timers may use the VMX preemption timer; `None` without a vendor module.
     pub preemption_timer: Option<bool>,
     /// What this kernel asks for before it posts a timer; `None` if that is not known.
     #[serde(serialize_with = "in_words")]
@@ -61,9 +62,10 @@ pub fn can_post(machine: &dyn Machine) -> Option<bool> {
     Apicv::read(machine).map(|switch| switch.on).or(none)
 }
 
-/// Whether guests' timers may use the VMX preemption timer; `None` without `kvm_intel`.
+/// Whether guests' timers may use the VMX preemption timer, which no AMD CPU has; `None` without a vendor module.
 pub fn preemption_timer(machine: &dyn Machine) -> Option<bool> {
-    machine.switch(PREEMPTION_TIMER)
+    let is_amd = || Loading::read(machine, "kvm_amd").map(|_| false);
+    machine.switch(PREEMPTION_TIMER).or_else(is_amd)
 }
 
 /// What a host has for the timers of any of its VMs, as far as it shows that; part of a recording of timers.

@@ -137,6 +137,18 @@ fn a_real_time_host_of_rhel_9_posts_for_vms_with_disabled_exits_only() {
     );
 }
 
+/// The VMX preemption timer is of Intel's CPUs.
+#[test]
+fn a_host_with_amd_has_no_preemption_timer() {
+    let host = Copied::of("6.8.12-4-pve", &[("proc/cpuinfo", "vendor_id\t: AuthenticAMD")]);
+    host.kvm("200000", "0").file("sys/module/kvm_amd/parameters/avic", "N");
+    has(
+        &host.dwell(&["timer", "explain"]),
+        &["preemption timer off (this machine)", "no hrtimer, own CPU 1 1"],
+        &["preemption timer on", "no preemption timer"],
+    );
+}
+
 /// Of a distributor without a source: both rules, neither as certain.
 #[test]
 fn where_no_source_shows_the_rule_both_are_named() {
