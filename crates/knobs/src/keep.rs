@@ -18,7 +18,7 @@ use crate::value::{self, ValueError};
 use crate::{condition, iothread, lines};
 use dwell_machine::{Loading, Writable, parameter};
 use dwell_policy::Owner;
-use dwell_policy::param::Setting;
+use dwell_policy::param::{Param, Setting};
 
 /// Why values cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -100,9 +100,10 @@ fn of_module(
 ) -> Result<Vec<(Place, String)>, KeepError> {
     let any = |paths: &[&str]| paths.iter().any(|path| machine.exists(path));
     // A write that is refused would fail at each start, and end the unit before its other writes.
-    let writable = |(param, value)| {
+    let writable = |(param, value): (&'static Param, i64)| {
         let place = Place::Parameter(parameter::path(param));
-        condition::writable(machine, &place).is_ok().then_some((Knob { param }, value))
+        let is_writable = param.takes(value) && condition::writable(machine, &place).is_ok();
+        is_writable.then_some((Knob { param }, value))
     };
     let values = || setting.iter().filter_map(writable).collect::<Vec<_>>();
     match Loading::read(machine, module.name()) {

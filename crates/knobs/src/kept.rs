@@ -73,12 +73,13 @@ fn is_value_at(path: &str, value: &str) -> bool {
     place == Some(Place::Parameter(path.to_owned())) && is_written(name, value)
 }
 
-/// Whether a value is in the range of its parameter and written as [`Knob::written`] writes it.
+/// Whether a value is in the range of its parameter, or a default as earlier versions kept it, and written as [`Knob::written`] writes it.
 fn is_written(name: &str, value: &str) -> bool {
     let knob = Knob::find(name);
     let number = knob.and_then(|knob| knob.number_of(value));
     let is_written = |(knob, number): (Knob, i64)| {
-        (knob.param.min..=knob.param.max).contains(&number) && knob.written(number) == value
+        let is_default = || knob.param.defaults.iter().any(|default| default.value == number);
+        (knob.param.takes(number) || is_default()) && knob.written(number) == value
     };
     knob.zip(number).is_some_and(is_written)
 }

@@ -104,9 +104,10 @@ fn kept(module: Module, setting: &Setting, here: Option<Here>) -> Vec<Lines> {
     all
 }
 
-/// One of these for each parameter.
+/// One of these for each parameter with a value that can be written.
 fn each<O: Copy + Into<Owner>>(setting: &Setting<O>, line: impl Fn(Knob, i64) -> String) -> Vec<String> {
-    setting.iter().map(|(param, value)| line(Knob { param }, value)).collect()
+    let values = setting.iter().filter(|(param, value)| param.takes(*value));
+    values.map(|(param, value)| line(Knob { param }, value)).collect()
 }
 
 /// The line of /etc/modprobe.d that loads a module with these values.
@@ -249,6 +250,15 @@ mod tests {
         let guest = Setting::defaults(Layer::Guest, Version::new(6, 1));
         let without = here(&guest, &guest, &machine);
         assert!(without.contains("nothing can be set") && !without.contains("echo "), "{without}");
+    }
+
+    /// A kvm that is loaded with this value is refused.
+    #[test]
+    fn what_kvm_chooses_when_it_loads_is_not_written() {
+        let timers = Setting::defaults(Owner::Timer, Version::new(6, 18));
+        assert_eq!(timers.get("pi_inject_timer"), Some(-1));
+        let options = module_options(Module::Kvm, &timers);
+        assert_eq!(options, "options kvm lapic_timer_advance=Y min_timer_period_us=200");
     }
 
     #[test]

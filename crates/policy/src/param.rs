@@ -166,12 +166,17 @@ impl Param {
 }
 
 impl Param {
+    /// Whether a value is in the range of the parameter, and not one that stands for what is chosen when KVM loads.
+    pub fn takes(&self, value: i64) -> bool {
+        (self.min..=self.max).contains(&value)
+    }
+
     /// The number of a text that a kernel of this version takes for the parameter; `None` if it refuses it.
     pub fn taken(&self, text: &str, version: Option<Version>) -> Option<i64> {
         match self.unit {
             Unit::Switch => switch(text, version).map(i64::from),
             Unit::Name(_) => self.parse_name(text),
-            _ => whole(text).filter(|value| (self.min..=self.max).contains(value)),
+            _ => whole(text).filter(|value| self.takes(*value)),
         }
     }
 
@@ -201,8 +206,9 @@ fn whole(text: &str) -> Option<i64> {
     i64::try_from(if text.starts_with('-') { -number } else { number }).ok()
 }
 
-/// A switch as `kstrtobool` reads it: the first character decides, and after `o` the second.
-fn switch(text: &str, version: Option<Version>) -> Option<bool> {
+/// A switch as `kstrtobool` reads it: the first character decides, and after `o` the second. `None` for what a kernel of
+/// this version refuses.
+pub fn switch(text: &str, version: Option<Version>) -> Option<bool> {
     let mut letters = text.bytes().map(|letter| letter.to_ascii_lowercase());
     match (letters.next()?, letters.next()) {
         (b'y' | b'1', _) | (b'o', Some(b'n')) => Some(true),
@@ -218,6 +224,9 @@ fn switch(text: &str, version: Option<Version>) -> Option<bool> {
 const HALT_POLL_NS: &str = "halt_poll_ns";
 /// Parameters that one architecture has.
 const ONLY_ON: [(&str, Arch); 1] = [("halt_poll_max_steal", Arch::S390x)];
+
+/// A default that stands for what KVM chooses when it loads, and that is no value to write.
+const CHOSEN_AT_LOAD: i64 = -1;
 
 const U32_MAX: i64 = 0xffff_ffff;
 const INT_MAX: i64 = i32::MAX as i64;
@@ -347,10 +356,9 @@ pub static TIMER: [Param; 4] = [
     Param {
         name: "pi_inject_timer",
         unit: Unit::Switch,
-        min: -1,
-        max: INT_MAX,
-        defaults: &[since(5, 3, -1)],
-        about: "deliver timer interrupts from a housekeeping CPU; -1: on if nohz_full= is given",
+        max: 1,
+        defaults: &[since(5, 3, CHOSEN_AT_LOAD)],
+        about: "deliver timer interrupts from a housekeeping CPU; by default (-1, which cannot be written) if nohz_full= is given",
         zero: "never post",
         source: "arch/x86/kvm/x86.c, pi_inject_timer",
         ..TIMER_PARAM
@@ -632,7 +640,7 @@ impl<O: Copy + Into<Owner>> Setting<O> {
         if !param.exists_in(self.version) {
             return Err(SetError::NotInVersion { param, version: self.version });
         }
-        if value < param.min || value > param.max {
+        if !param.takes(value) {
             return Err(SetError::OutOfRange { param, value });
         }
         self.values[index] = value;
@@ -754,7 +762,7 @@ mod tests {
                 assert_eq!(param.owner, owner, "{}", param.name);
                 assert!(param.min <= param.max && !param.defaults.is_empty(), "{}", param.name);
                 for since in param.defaults {
-                    assert!((param.min..=param.max).contains(&since.value), "{}", param.name);
+                    assert_eq!(param.takes(since.value), param.name != "pi_inject_timer", "{}", param.name);
                 }
                 assert!(param.defaults.is_sorted_by_key(|s| s.version), "{}", param.name);
             }
@@ -786,6 +794,11 @@ mod tests {
             setting.set("halt_poll_ns", 1 << 32).unwrap_err().to_string(),
             "halt_poll_ns = 4294967296 is out of range: 0 to 4294967295 ns, 0 means never poll"
         );
+        // The kernel's number at the start is not one that it takes.
+        let mut timer = Setting::defaults(Owner::Timer, Version::new(6, 8));
+        assert_eq!(timer.get("pi_inject_timer"), Some(-1));
+        assert!(timer.set("pi_inject_timer", -1).is_err() && timer.set("pi_inject_timer", 2).is_err());
+        timer.set("pi_inject_timer", 1).unwrap();
         setting.set("halt-poll-ns", 5).unwrap();
         assert_eq!(setting.get("halt_poll_ns"), Some(5));
     }

@@ -212,9 +212,6 @@ fn notes(setting: &Setting<Owner>, knob: Knob, machine: Option<&dyn Machine>, va
         ("halt_poll_ns_shrink" | "guest_halt_poll_shrink", 1) => {
             notes.push("long halts do not shrink the window: it is polled in full before every one".to_owned());
         }
-        ("pi_inject_timer", -1) => {
-            notes.push("-1 is for the time of loading only; what is written later is on or off".to_owned());
-        }
         ("pi_inject_timer", _) => {
             notes.push("whether timers are posted depends on the VM too; see `dwell timer explain`".to_owned());
         }
