@@ -66,7 +66,12 @@ fn known(layer: Layer, text: &str) -> Result<Version, String> {
 }
 
 /// Why nothing is known of the running kernel's rules.
-pub(crate) fn unknown_here(release: &str) -> String {
+pub(crate) fn unknown_here(release: Option<&str>) -> String {
+    let Some(release) = release else {
+        return "cannot read the release of the running kernel: neither proc/sys/kernel/osrelease nor proc/version shows \
+                it; name one to assume with --kernel"
+            .to_owned();
+    };
     let why = kernel(release).err().unwrap_or_default();
     let of = Build::of(release).filter(|build| build.distributor.backports());
     let of = of.map(|build| {

@@ -43,9 +43,17 @@ const CONCERNED: [&str; 12] = [
     "processor",
 ];
 
-/// `uname -r`; `None` if it cannot be read.
+/// `uname -r`; `None` if it cannot be read. Copied files show it elsewhere as well: in the third word of `/proc/version` and
+/// of `uname`, as sosreport has it, and in the name of the only directory of modules.
 pub fn release(machine: &dyn Machine) -> Option<String> {
-    machine.text("/proc/sys/kernel/osrelease").filter(|release| !release.is_empty())
+    let third = |path| machine.text(path)?.split_ascii_whitespace().nth(2).map(str::to_owned);
+    let of_modules = || match machine.names("/lib/modules").ok()?.as_slice() {
+        [only] => Some(only.clone()),
+        _ => None,
+    };
+    let copied = || third("/uname").or_else(of_modules).filter(|_| !machine.is_whole());
+    let release = machine.text("/proc/sys/kernel/osrelease").filter(|release| !release.is_empty());
+    release.or_else(|| third("/proc/version")).or_else(copied)
 }
 
 /// The version of the running kernel, on the architecture that the machine shows, else x86-64; `None` if it cannot be

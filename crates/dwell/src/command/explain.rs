@@ -139,7 +139,7 @@ impl Base {
         let qemu = args.qemu;
         let running = || kernel::version(machine).filter(|version| is_known(*version));
         let Some(version) = args.kernel.or_else(running) else {
-            bail!("{}", settings::unknown_here(&kernel::release(machine).unwrap_or_default()));
+            bail!("{}", settings::unknown_here(kernel::release(machine).as_deref()));
         };
         let kernel = version.on(args.arch.unwrap_or(version.arch));
         let is_here = args.kernel.is_none() && kernel.arch == version.arch;

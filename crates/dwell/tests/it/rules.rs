@@ -137,6 +137,23 @@ fn a_real_time_host_of_rhel_9_posts_for_vms_with_disabled_exits_only() {
     );
 }
 
+/// A sosreport does not have proc/sys/kernel/osrelease.
+#[test]
+fn the_release_shows_in_other_files_that_people_send() {
+    let report = Copied::of("", &[("proc/version", "Linux version 6.8.12-4-pve (build@proxmox) #1 SMP")]);
+    has(&report.dwell(&["doctor"]), &["release 6.8.12-4-pve"], &[]);
+    let report = Copied::of("", &[("uname", "Linux host 5.14.0-503.el9.x86_64 #1 SMP x86_64 GNU/Linux")]);
+    has(&report.dwell(&["doctor"]), &["release 5.14.0-503.el9.x86_64"], &[]);
+    let report = Copied::of("", &[("lib/modules/6.12.9/modules.dep", "")]);
+    has(&report.dwell(&["explain", "halt_poll_ns=0"]), &["Linux 6.12.9"], &["cannot read"]);
+    report.file("lib/modules/6.12.8/modules.dep", "");
+    has(
+        &report.dwell(&["explain", "halt_poll_ns=0"]),
+        &["cannot read the release of the running kernel: neither proc/sys/kernel/osrelease nor"],
+        &["not a kernel version"],
+    );
+}
+
 /// The VMX preemption timer is of Intel's CPUs.
 #[test]
 fn a_host_with_amd_has_no_preemption_timer() {

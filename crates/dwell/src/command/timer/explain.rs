@@ -63,7 +63,7 @@ fn here(machine: &dyn Machine) -> anyhow::Result<Version> {
         bail!("this machine is {}: {why}; name a kernel of x86-64 with --kernel", arch.name());
     }
     let known = version.filter(|version| param::known_version(Owner::Timer, *version).is_ok());
-    known.ok_or_else(|| anyhow!(settings::unknown_here(&kernel::release(machine).unwrap_or_default())))
+    known.ok_or_else(|| anyhow!(settings::unknown_here(kernel::release(machine).as_deref())))
 }
 
 /// The posting rules for one VM.
