@@ -17,6 +17,9 @@ use std::io;
 pub struct Host {
     /// How KVM got into the kernel; `None` if it is not there.
     pub kvm: Option<Loading>,
+    /// What is known of KVM if it is not there.
+    #[serde(skip)]
+    pub kvm_absence: Absence,
     /// The vendor modules in the kernel: `kvm_intel`, `kvm_amd`, `kvm_pvm`.
     pub vendor: Vec<String>,
     /// The state of `/dev/kvm`.
@@ -47,13 +50,40 @@ impl Loading {
     /// How the module of this name got into the kernel; `None` if it is not there.
     pub fn read(machine: &dyn Machine, name: &str) -> Option<Loading> {
         let folder = format!("/sys/module/{name}");
-        let listed = machine.text("/proc/modules").unwrap_or_default();
-        let listed = listed.lines().any(|line| line.split(' ').next() == Some(name));
         // Only modules that were loaded have a state.
-        if listed || machine.exists(&format!("{folder}/initstate")) {
+        if listed(machine).iter().any(|module| module == name) || machine.exists(&format!("{folder}/initstate")) {
             return Some(Loading::Loaded);
         }
         machine.exists(&folder).then_some(Loading::BuiltIn)
+    }
+}
+
+/// The modules that `/proc/modules` lists.
+fn listed(machine: &dyn Machine) -> Vec<String> {
+    let text = machine.text("/proc/modules").unwrap_or_default();
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// What is known of a module that is not in the running kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    NotLoaded,
+    /// This kernel was built without it.
+    NotBuilt,
+    NotKnown,
+}
+
+impl Absence {
+    /// Of KVM, where [`Loading::read`] does not find it.
+    fn of_kvm(machine: &dyn Machine, kernel: &Kernel) -> Absence {
+        if machine.names("/sys/module").is_err() {
+            return Absence::NotKnown;
+        }
+        let release = kernel.release.as_deref().unwrap_or_default();
+        match machine.contains(&format!("/lib/modules/{release}/modules.dep"), b"/kvm.ko") {
+            Ok(false) => Absence::NotBuilt,
+            Ok(true) | Err(_) => Absence::NotLoaded,
+        }
     }
 }
 
@@ -130,10 +160,15 @@ pub struct Vcpu {
 
 impl Host {
     pub(crate) fn read(machine: &dyn Machine, kernel: &Kernel, processes: &[Process]) -> Host {
-        let modules = machine.names("/sys/module").unwrap_or_default();
+        let mut vendor = machine.names("/sys/module").unwrap_or_default();
+        vendor.extend(listed(machine));
+        vendor.retain(|name| name.starts_with("kvm_"));
+        vendor.sort();
+        vendor.dedup();
         Host {
             kvm: Loading::read(machine, "kvm"),
-            vendor: modules.into_iter().filter(|name| name.starts_with("kvm_")).collect(),
+            kvm_absence: Absence::of_kvm(machine, kernel),
+            vendor,
             device: machine.kvm_device(),
             max_source: max_source(machine, kernel.version),
             parameters: parameter::read(machine, Layer::Host, kernel.version),
@@ -291,6 +326,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_of_a_kvm_that_is_not_there() {
+        let absence = |machine: Fake| {
+            let machine = machine.file("/proc/sys/kernel/osrelease", "6.8.0");
+            Absence::of_kvm(&machine, &Kernel::read(&machine))
+        };
+        assert_eq!(absence(Fake::new()), Absence::NotKnown);
+        let shows = || Fake::new().file("/sys/module/nfs/initstate", "live");
+        assert_eq!(absence(shows()), Absence::NotLoaded);
+        let of = |list| absence(shows().file("/lib/modules/6.8.0/modules.dep", list));
+        assert_eq!(of("kernel/arch/x86/kvm/kvm.ko.zst:\n"), Absence::NotLoaded);
+        assert_eq!(of("kernel/fs/nfs/nfs.ko:\n"), Absence::NotBuilt);
+    }
+
+    #[test]
     fn modules_that_were_loaded_and_modules_that_are_built_in() {
         let machine = Fake::new()
             .file("/sys/module/kvm/initstate", "live\n")
@@ -298,7 +347,8 @@ mod tests {
         assert_eq!(Loading::read(&machine, "kvm"), Some(Loading::Loaded));
         assert_eq!(Loading::read(&machine, "haltpoll"), Some(Loading::BuiltIn));
         assert_eq!(Loading::read(&machine, "kvm_amd"), None);
-        let listed = Fake::new().file("/proc/modules", "kvm 1 0 - Live 0x0\n");
+        let listed = Fake::new().file("/proc/modules", "kvm 1 0 - Live 0x0\nkvm_intel 1 0 - Live 0x0\n");
+        assert_eq!(crate::Facts::read(&listed).host.vendor, ["kvm_intel"]);
         assert_eq!(Loading::read(&listed, "kvm"), Some(Loading::Loaded));
     }
 }

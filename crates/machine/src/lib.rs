@@ -66,7 +66,7 @@ pub use absent::Absent;
 pub use counters::{CpuidleCounters, IdleCounts, Kept};
 pub use facts::Facts;
 pub use guest::{Cpuidle, DwellIdle, Guest};
-pub use host::{Host, Loading, Vcpu, Vm, holds_vm, max_source};
+pub use host::{Absence, Host, Loading, Vcpu, Vm, holds_vm, max_source};
 pub use hypervisor::Hypervisor;
 pub use kernel::Kernel;
 pub use kvm::KvmDevice;

@@ -2,7 +2,7 @@
 
 use super::facilities::{Facilities, Mounted, Perf};
 use crate::kvm_stats::SourceError;
-use dwell_machine::{Absent, Host, KvmDevice};
+use dwell_machine::{Absence, Absent, Host, KvmDevice};
 use serde::Serialize;
 
 /// One thing that can be recorded.
@@ -157,7 +157,10 @@ fn kvm_obstacles(host: &Host) -> Vec<Obstacle> {
         && matches!(host.device, KvmDevice::Closed { why: Absent::Missing } | KvmDevice::NotAsked);
     if gone {
         vec![Obstacle::fatal(
-            "this kernel has no KVM",
+            match host.kvm_absence {
+                Absence::NotBuilt => "this kernel has no KVM",
+                _ => "KVM is not loaded",
+            },
             "load it: modprobe kvm_intel (or kvm_amd); in a guest, switch nested virtualization on",
         )]
     } else if host.vms.is_empty() {

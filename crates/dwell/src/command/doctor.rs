@@ -12,7 +12,9 @@ use crate::state::SysrootArg;
 use dwell_capture::doctor::Recordable;
 use dwell_knobs::finding::{self, Finding, Severity};
 use dwell_knobs::knob::Scope;
-use dwell_machine::{Facts, Guest, Hypervisor, Kernel, KvmDevice, Loading, Parameter, Sysroot, parameter};
+use dwell_machine::{
+    Absence, Facts, Guest, Hypervisor, Kernel, KvmDevice, Loading, Parameter, Sysroot, parameter,
+};
 use dwell_policy::arch::Arch;
 use dwell_policy::param::known_version;
 use dwell_policy::{Layer, Owner};
@@ -156,13 +158,17 @@ fn kernel(page: &mut Page, kernel: &Kernel) {
 fn host(page: &mut Page, facts: &Facts) {
     let host = &facts.host;
     page.section("host: KVM");
-    let kvm = match host.kvm {
-        None => "not in this kernel",
-        Some(Loading::Loaded) => "loaded as a module",
-        Some(Loading::BuiltIn) => "built in",
+    let kvm = match (host.kvm, host.kvm_absence) {
+        (Some(Loading::Loaded), _) => "loaded as a module",
+        (Some(Loading::BuiltIn), _) => "built in",
+        (None, Absence::NotLoaded) => "not loaded",
+        (None, Absence::NotBuilt) => "not in this kernel",
+        (None, Absence::NotKnown) => "not known",
     };
     page.line("kvm", kvm);
-    page.line("vendor module", &list(&host.vendor));
+    let no_vendor = host.vendor.is_empty() && host.kvm_absence == Absence::NotKnown;
+    let vendor = if no_vendor { "not known".to_owned() } else { list(&host.vendor) };
+    page.line("vendor module", &vendor);
     page.line("/dev/kvm", &device(&host.device));
     page.values(&host.parameters);
     let modelled = facts.kernel.version.is_some_and(|version| known_version(Layer::Host, version).is_ok());
