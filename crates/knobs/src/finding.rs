@@ -447,7 +447,7 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "haltpoll-no-realtime-hint",
         severity: Note,
-        when: |facts| no_driver(facts, |guest| needs_hint(guest) && can_be_forced(facts)),
+        when: |facts| no_driver(facts, |_| needs_hint(facts) && can_be_forced(facts)),
         what: HALTPOLL_IDLE,
         why: "the driver loads only if the hypervisor gives the REALTIME hint, or if it is forced",
         remedy: "modprobe cpuidle-haltpoll force=1 (built in: boot with cpuidle_haltpoll.force=1); for a VM on CPUs of its own \
@@ -457,7 +457,7 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "haltpoll-no-realtime-hint-no-force",
         severity: Note,
-        when: |facts| no_driver(facts, |guest| needs_hint(guest) && !can_be_forced(facts)),
+        when: |facts| no_driver(facts, |_| needs_hint(facts) && !can_be_forced(facts)),
         what: HALTPOLL_IDLE,
         why: "the driver loads only if the hypervisor gives the REALTIME hint",
         remedy: "use Linux 5.7, whose driver can be forced; for a VM on CPUs of its own -cpu …,kvm-hint-dedicated=on, which \
@@ -467,7 +467,7 @@ pub static TABLE: &[Row] = &[
         code: "haltpoll-not-loaded",
         severity: Note,
         when: |facts| {
-            no_driver(facts, |guest| could_load(guest) && guest.kvm_guest == Some(true) && !needs_hint(guest))
+            no_driver(facts, |guest| could_load(guest) && guest.kvm_guest == Some(true) && !needs_hint(facts))
         },
         what: HALTPOLL_IDLE,
         why: "the driver cpuidle-haltpoll could load, but is not loaded",
@@ -1019,10 +1019,14 @@ fn without_driver(driver: &str) -> String {
     }
 }
 
-/// The driver asks for the hint or to be forced. Forcing it is right whether there is a hint or not, so that a hint that is
-/// not known needs no finding of its own.
-fn needs_hint(guest: &Guest) -> bool {
-    let loads = guest.realtime_hint == Some(true) || guest.force == Some(true);
+/// The driver asks for the hint or to be forced, which what loads it may do. Forcing it is right whether there is a hint or
+/// not, so that a hint that is not known needs no finding of its own.
+fn needs_hint(facts: &Facts) -> bool {
+    let guest = &facts.guest;
+    let force = |wanted: &&Wanted| wanted.module == "cpuidle_haltpoll" && wanted.name == "force";
+    let forces = |wanted: &Wanted| param::switch(&wanted.value, facts.kernel.version) == Some(true);
+    let is_forced = guest.force.unwrap_or_else(|| facts.wanted.iter().rfind(force).is_some_and(forces));
+    let loads = guest.realtime_hint == Some(true) || is_forced;
     could_load(guest) && guest.kvm_guest == Some(true) && !loads
 }
 

@@ -222,6 +222,15 @@ fn haltpoll_without_a_driver_has_no_effect_and_the_cause_is_named() {
     let off = driverless("6.18.44");
     off.set("/proc/cmdline", "cpuidle.off=1");
     assert_eq!(codes(&off), ["haltpoll-cpuidle-off"]);
+    // What is asked of a driver that is not loaded is in force once it is.
+    let forced = driverless("6.18.44");
+    forced.remove_all("/sys/module/cpuidle_haltpoll");
+    forced.set_hypervisor(Some(Hypervisor::kvm(1 << 12, 0)));
+    assert_eq!(codes(&forced), ["haltpoll-no-realtime-hint"]);
+    forced.set("/proc/cmdline", "cpuidle_haltpoll.force=on");
+    assert_eq!(codes(&forced), ["haltpoll-not-loaded"]);
+    forced.set("/proc/cmdline", "cpuidle_haltpoll.force=on cpuidle_haltpoll.force=0");
+    assert_eq!(codes(&forced), ["haltpoll-no-realtime-hint"]);
     let old = driverless("5.4.286");
     old.remove_all("/sys/module/cpuidle_haltpoll");
     old.set_hypervisor(Some(Hypervisor::kvm(1 << 12, 0)));
