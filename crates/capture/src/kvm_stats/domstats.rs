@@ -6,9 +6,19 @@
 use super::{Counters, Delta, VmId};
 use std::collections::BTreeMap;
 
-/// Counters by the name of the domain, over its vCPUs.
+/// Counters by the name of the domain and the number of the vCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Domstats(BTreeMap<String, Counters>);
+pub struct Domstats(BTreeMap<String, BTreeMap<u32, Counters>>);
+
+/// What was counted between two readings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    pub delta: Delta,
+    /// The names of the domains.
+    pub names: BTreeMap<VmId, String>,
+    /// The vCPUs that are left out.
+    pub notes: Vec<String>,
+}
 
 /// Why a text is no reading of these counters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +43,12 @@ pub enum DomstatsError {
         /// One of them.
         domain: String,
     },
+    /// More was counted than the time allows.
+    #[error(
+        "vCPU {vcpu} of {domain} polled for {polled_ns} ns of {span_ns} ns: the readings are further apart; give the time \
+         between them with --between"
+    )]
+    TooShort { domain: String, vcpu: u32, polled_ns: u64, span_ns: u64 },
 }
 
 impl Domstats {
@@ -57,46 +73,73 @@ impl Domstats {
             let value = value.parse().map_err(|_| DomstatsError::Number { line: number + 1 })?;
             vcpus.entry((domain, vcpu)).or_default().insert(name, value);
         }
-        let mut domains: BTreeMap<String, Counters> = BTreeMap::new();
-        for ((domain, _), numbers) in vcpus {
+        let mut domains: BTreeMap<String, BTreeMap<u32, Counters>> = BTreeMap::new();
+        for ((domain, vcpu), numbers) in vcpus {
             let counters = Counters::gather(|name| numbers.get(name).copied(), |_| None);
-            if counters == Counters::default() {
-                continue;
+            if counters != Counters::default() {
+                domains.entry(domain.to_owned()).or_default().insert(vcpu, counters);
             }
-            let sum = match domains.remove(domain) {
-                Some(sum) => sum.plus(counters),
-                None => counters,
-            };
-            domains.insert(domain.to_owned(), sum);
         }
         if domains.is_empty() { Err(DomstatsError::NoCounters) } else { Ok(Domstats(domains)) }
     }
 
-    /// What was counted since `earlier`, `span_ns` before, of the domains in both; and their names. Those that were started anew
-    /// are among the ended ones.
+    /// What was counted since `earlier`, `span_ns` before, of the domains in both. Those that were started anew are among
+    /// the ended ones.
     ///
     /// # Errors
-    /// [`DomstatsError::Decrease`] where that is so of all of them.
-    pub fn since(
-        &self,
-        earlier: &Domstats,
-        span_ns: u64,
-    ) -> Result<(Delta, BTreeMap<VmId, String>), DomstatsError> {
+    /// [`DomstatsError::Decrease`] where that is so of all of them, [`DomstatsError::TooShort`] where a vCPU polled longer
+    /// than `span_ns`.
+    pub fn since(&self, earlier: &Domstats, span_ns: u64) -> Result<Counted, DomstatsError> {
         let both = self.0.iter().filter_map(|(name, now)| Some((name, now, earlier.0.get(name)?)));
-        let (anew, both): (Vec<_>, Vec<_>) = both.partition(|(_, now, before)| now.is_less_than(before));
+        let is_anew = |now: &BTreeMap<u32, Counters>, before: &BTreeMap<u32, Counters>| {
+            now.iter().any(|(vcpu, now)| before.get(vcpu).is_some_and(|before| now.is_less_than(before)))
+        };
+        let (anew, both): (Vec<_>, Vec<_>) = both.partition(|(_, now, before)| is_anew(now, before));
         if let (Some((domain, ..)), true) = (anew.first(), both.is_empty()) {
             return Err(DomstatsError::Decrease { domain: (*domain).clone() });
         }
-        let (mut vms, mut names) = (BTreeMap::new(), BTreeMap::new());
+        let (mut vms, mut names, mut notes) = (BTreeMap::new(), BTreeMap::new(), vec![]);
         for ((name, now, before), number) in both.into_iter().zip(1..) {
             // A domain has no process here.
             let id = VmId { pid: 0, fd: number };
-            vms.insert(id, now.clone().since(before.clone()));
+            let counted = of_domain(name, now, before, span_ns, &mut notes)?;
+            vms.extend(Counters::sum(counted).map(|sum| (id, sum)));
             names.insert(id, name.clone());
         }
         let ended = earlier.0.keys().filter(|name| !self.0.contains_key(*name)).count() + anew.len();
-        Ok((Delta { span_ns, vms, ended }, names))
+        Ok(Counted { delta: Delta { span_ns, vms, ended }, names, notes })
     }
+}
+
+/// What was counted of each vCPU of a domain; notes of those that are left out.
+fn of_domain(
+    domain: &str,
+    now: &BTreeMap<u32, Counters>,
+    before: &BTreeMap<u32, Counters>,
+    span_ns: u64,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Counters>, DomstatsError> {
+    let time = |counted: &[Option<u64>]| counted.iter().flatten().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
+    let mut all = vec![];
+    for (&vcpu, now) in now {
+        let counted = before.get(&vcpu).map_or_else(|| now.clone(), |before| now.clone().since(before.clone()));
+        let polled_ns = time(&[counted.halt_poll_success_ns, counted.halt_poll_fail_ns]);
+        if !before.contains_key(&vcpu) && time(&[Some(polled_ns), counted.halt_wait_ns]) > span_ns {
+            notes.push(format!(
+                "vCPU {vcpu} of {domain} is in the second reading only and has counted for longer than the time between them: it \
+                 is left out"
+            ));
+            continue;
+        }
+        if polled_ns > span_ns {
+            return Err(DomstatsError::TooShort { domain: domain.to_owned(), vcpu, polled_ns, span_ns });
+        }
+        all.push(counted);
+    }
+    notes.extend(before.keys().filter(|vcpu| !now.contains_key(vcpu)).map(|vcpu| {
+        format!("vCPU {vcpu} of {domain} is in the first reading only (it was unplugged) and is left out")
+    }));
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -111,7 +154,8 @@ mod tests {
     #[test]
     fn two_readings_of_a_windows_guest() {
         let [first, second] = [T0, T60].map(|text| Domstats::parse(text).unwrap());
-        let (delta, names) = second.since(&first, 60_000_000_000).unwrap();
+        let Counted { delta, names, notes } = second.since(&first, 60_000_000_000).unwrap();
+        assert_eq!(notes, [""; 0]);
         let id = VmId { pid: 0, fd: 1 };
         assert_eq!((delta.ended, names[&id].as_str()), (0, "win11"));
         let bound = Bound::of(&delta.vms[&id], Nanos(20_000)).unwrap();
@@ -123,6 +167,31 @@ mod tests {
             first.since(&second, 60_000_000_000),
             Err(DomstatsError::Decrease { domain: "win11".to_owned() })
         );
+        // A vCPU cannot poll for 2.25 s in 1 s.
+        let error = second.since(&first, 1_000_000_000).unwrap_err();
+        assert!(matches!(error, DomstatsError::TooShort { span_ns: 1_000_000_000, .. }), "{error}");
+    }
+
+    #[test]
+    fn vcpus_that_come_and_go() {
+        let text = |vcpus: &[(u32, u64)]| {
+            let counters = |(vcpu, ns): &(u32, u64)| {
+                format!("vcpu.{vcpu}.halt_exits.sum=9\nvcpu.{vcpu}.halt_poll_fail_ns.sum={ns}\nvcpu.{vcpu}.halt_wait_ns.sum={ns}\n")
+            };
+            let counters: String = vcpus.iter().map(counters).collect();
+            Domstats::parse(&format!("Domain: 'a'\n{counters}")).unwrap()
+        };
+        let polled = |counted: &Counted| counted.delta.vms.values().next().unwrap().halt_poll_fail_ns;
+        let [one, both] = [text(&[(0, 500)]), text(&[(0, 510), (1, 400)])];
+        // Counted since it was plugged in, or since the domain was started.
+        let new = both.since(&one, 1_000).unwrap();
+        assert_eq!((polled(&new), new.notes.len()), (Some(410), 0));
+        let again = both.since(&one, 700).unwrap();
+        assert_eq!(polled(&again), Some(10));
+        assert!(again.notes[0].starts_with("vCPU 1 of a is in the second reading only"), "{:?}", again.notes);
+        let unplugged = text(&[(0, 520)]).since(&both, 1_000).unwrap();
+        assert_eq!(polled(&unplugged), Some(10));
+        assert!(unplugged.notes[0].contains("it was unplugged"), "{:?}", unplugged.notes);
     }
 
     #[test]
@@ -131,7 +200,7 @@ mod tests {
             format!("Domain: 'a'\nvcpu.0.halt_exits.sum={a}\nDomain: 'b'\nvcpu.0.halt_exits.sum={b}\n")
         };
         let [first, second] = [text(10, 10), text(3, 15)].map(|text| Domstats::parse(&text).unwrap());
-        let (delta, names) = second.since(&first, 1).unwrap();
+        let Counted { delta, names, .. } = second.since(&first, 1).unwrap();
         assert_eq!((delta.ended, names.into_values().collect::<Vec<_>>()), (1, vec!["b".to_owned()]));
     }
 

@@ -23,7 +23,7 @@ mod source;
 
 pub use binary::{LayoutError, Stat, StatsFile};
 pub use bound::{Bound, NotCounted};
-pub use domstats::{Domstats, DomstatsError};
+pub use domstats::{Counted, Domstats, DomstatsError};
 pub use source::{Source, SourceError, StatsReader, VmId, debugfs_readable};
 
 use serde::Serialize;

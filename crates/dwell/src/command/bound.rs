@@ -6,10 +6,10 @@ use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::{privileges, quantity};
 use anyhow::{Context, bail, ensure};
-use dwell_capture::kvm_stats::{Bound, Delta, Domstats, Source, StatsReader, VmId};
+use dwell_capture::kvm_stats::{Bound, Counted, Delta, Domstats, Source, StatsReader, VmId};
 use dwell_policy::Nanos;
-use dwell_recording::regular;
 use dwell_report::duration;
+use dwell_trace::import::Input;
 use serde::Serialize;
 use show::{LINES, csv_lines, line, page, table};
 use std::collections::BTreeMap;
@@ -144,11 +144,11 @@ impl Figures {
 fn of_files(first: &Path, second: &Path, between: Nanos, args: &Args) -> Outcome {
     ensure!(between > Nanos::ZERO, "--between 0: the files are of the same time");
     let read = |path: &Path| {
-        let text =
-            regular::read_text(path, LONGEST).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = Input::open(path)?.whole(LONGEST)?;
         Domstats::parse(&text).with_context(|| format!("cannot read {} as `virsh domstats`", path.display()))
     };
-    let (delta, names) = read(second)?.since(&read(first)?, between.get())?;
+    let Counted { delta, names, notes } = read(second)?.since(&read(first)?, between.get())?;
+    notes.iter().for_each(|note| output::remark(&format!("note: {note}")));
     ensure!(!delta.vms.is_empty(), "{} and {} have no domain in common", first.display(), second.display());
     let name = |id: VmId| names.get(&id).cloned().unwrap_or_default();
     let interval = interval(&delta, between.get(), &BTreeMap::new(), &name, args.halt_cost)?;

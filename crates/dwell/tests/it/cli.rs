@@ -890,6 +890,9 @@ fn two_readings_of_domstats_give_a_bound() {
         (Some("win11"), Some(0.075))
     );
     assert!(refused(&["bound", &first, &second]).contains("--between"));
+    // 60 s of polls are not those of 1 s.
+    let error = refused(&["bound", &first, &second, "--between", "1s"]);
+    assert!(error.contains("the readings are further apart"), "{error}");
 }
 
 /// With file capabilities, as the book has them: here given by `setpriv`, to a user who may not read the file.

@@ -52,6 +52,9 @@ pub enum InputError {
     /// A file of a tool that can print it.
     #[error("{name}: is {}; make a text with `{} > FILE.txt`, or give --convert", kind.words(), kind.command(name).join(" "))]
     Binary { name: String, kind: Binary },
+    /// It is longer than any text of its kind.
+    #[error("{name} has more than {longest} bytes: this is not the text it should be")]
+    TooLong { name: String, longest: u64 },
     /// No text has such lines.
     #[error("{0} has more than {LONGEST_LINE} bytes: this is not the text it should be")]
     LineTooLong(Place),
@@ -152,6 +155,18 @@ impl<'a> Input<'a> {
             input.text.consume(BOM.len());
         }
         Ok(input)
+    }
+
+    /// The whole text, of at most `longest` bytes; what is no UTF-8 in it is replaced.
+    ///
+    /// # Errors
+    /// If it cannot be read or is longer.
+    pub fn whole(mut self, longest: u64) -> Result<String, InputError> {
+        let text = self.look_ahead(longest.saturating_add(1))?;
+        if text.len() as u64 > longest {
+            return Err(InputError::TooLong { name: self.name, longest });
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// What errors call the text.
