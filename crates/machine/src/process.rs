@@ -72,12 +72,19 @@ impl Process {
     /// The VM's name: QEMU's `-name guest=X,…` or `-name X`, Firecracker's `--id X`.
     pub(crate) fn vm_name(&self) -> Option<String> {
         let qemu = self.options("name").find_map(|value| {
-            let mut items = value.split(',');
-            let first = items.next().filter(|item| !item.contains('='));
-            first.or_else(|| value.split(',').find_map(|item| item.strip_prefix("guest=")))
+            let items = items(value);
+            let first = items.first().filter(|item| !item.contains('=')).cloned();
+            first.or_else(|| items.iter().find_map(|item| item.strip_prefix("guest=")).map(str::to_owned))
         });
-        qemu.or_else(|| self.options("id").next()).filter(|name| !name.is_empty()).map(str::to_owned)
+        let id = || self.options("id").next().map(str::to_owned);
+        qemu.or_else(id).filter(|name| !name.is_empty())
     }
+}
+
+/// The items of a value of QEMU, which writes a comma within one as two.
+fn items(value: &str) -> Vec<String> {
+    // No argument has a zero byte.
+    value.replace(",,", "\0").split(',').map(|item| item.replace('\0', ",")).collect()
 }
 
 fn arguments(machine: &dyn Machine, pid: u32) -> Vec<String> {
@@ -137,7 +144,9 @@ mod tests {
                 "/usr/bin/qemu-system-x86_64\0-name\0guest=web,debug-threads=on\0-uuid\0ab-CD\0",
             )
             .file("/proc/7/cgroup", "0::/machine.slice/machine-web.scope\n")
+            .file("/proc/6/cmdline", "/usr/bin/qemu-system-x86_64\0-name\0guest=a,,b c,debug-threads=on\0")
             .file("/proc/8/cmdline", "/usr/bin/firecracker\0--id\0fc1\0");
+        assert_eq!(Naming::of(&fake, 6).name.as_deref(), Some("a,b c"));
         let web = Naming::of(&fake, 7);
         assert_eq!((web.name.as_deref(), web.uuid.as_deref()), (Some("web"), Some("ab-CD")));
         assert_eq!(web.cgroups, ["/machine.slice/machine-web.scope"]);
