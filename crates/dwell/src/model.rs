@@ -314,7 +314,7 @@ pub(crate) fn unknown_latency(upper: Nanos, costs: impl Iterator<Item = (String,
         if changed.is_empty() { "no cost changes by more than 1 %".to_owned() } else { changed.join(", ") };
     format!(
         "the wakeup latency of halts is not known, and the rule learns from idle time and latency together: figures are \
-         without it. With {upper}, {why}, {effect}. --wakeup-latency gives it; `dwell-lab calibrate` \
+         without it. With {upper}, {why}, over the whole recording {effect}. --wakeup-latency gives it; `dwell-lab calibrate` \
          measures it"
     )
 }
