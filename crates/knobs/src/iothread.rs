@@ -388,6 +388,9 @@ fn answer_error(command: &'static str, wanted: &'static str, got: &Value) -> Iot
     IothreadError::Answer { command, wanted, got: text }
 }
 
+/// The polling property that no libvirt can set.
+pub const NOT_LIBVIRTS: &str = "poll-weight";
+
 /// How to have polling values at the next start, and how to set them through libvirt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Persistence {
@@ -404,14 +407,17 @@ pub struct Persistence {
 
 /// The lines for an I/O thread of this id (`ID` where it is not known) and these polling properties.
 ///
-/// libvirt numbers I/O threads and calls their objects `iothread1`, `iothread2`, …; for other ids its lines say 1.
+/// libvirt numbers I/O threads and calls their objects `iothread1`, `iothread2`, …; for other ids its lines say 1. It has no
+/// [`NOT_LIBVIRTS`].
 pub fn persistence(id: &str, values: &[(&str, i64)]) -> Persistence {
     let number = id.strip_prefix("iothread").filter(|n| n.parse::<u32>().is_ok()).unwrap_or("1");
-    let each = |form: &dyn Fn(&str, i64) -> String, separator: &str| {
+    let of_libvirt: Vec<(&str, i64)> =
+        values.iter().filter(|(name, _)| *name != NOT_LIBVIRTS).copied().collect();
+    let each = |values: &[(&str, i64)], form: &dyn Fn(&str, i64) -> String, separator: &str| {
         values.iter().map(|(name, value)| form(name, *value)).collect::<Vec<_>>().join(separator)
     };
     let short = |name: &str| name.trim_start_matches("poll-").trim_end_matches("-ns").to_owned();
-    let poll = format!("<poll {}/>", each(&|n, v| format!("{}='{v}'", short(n)), " "));
+    let poll = format!("<poll {}/>", each(&of_libvirt, &|n, v| format!("{}='{v}'", short(n)), " "));
     let set = |(name, value): &(&str, i64)| {
         // Written by hand: serde_json would order the names by the alphabet.
         format!(
@@ -423,10 +429,10 @@ pub fn persistence(id: &str, values: &[(&str, i64)]) -> Persistence {
         qmp: values.iter().map(set).collect(),
         virsh: format!(
             "virsh iothreadset DOMAIN {number} {} --live",
-            each(&|n, v| format!("--{n} {v}"), " ")
+            each(&of_libvirt, &|n, v| format!("--{n} {v}"), " ")
         ),
         xml: format!("<iothread id='{number}'>{poll}</iothread>"),
         poll,
-        object: format!("-object iothread,id={id},{}", each(&|n, v| format!("{n}={v}"), ",")),
+        object: format!("-object iothread,id={id},{}", each(values, &|n, v| format!("{n}={v}"), ",")),
     }
 }

@@ -29,6 +29,11 @@ pub enum KeepError {
         /// What to put there.
         line: String,
     },
+    /// libvirt starts this QEMU and cannot set all of it.
+    #[error(
+        "cannot keep the values: libvirt cannot set {property}; leave it at its default, or set it over QMP after each start"
+    )]
+    NotOfLibvirt { property: &'static str },
     /// No systemd.
     #[error(
         "cannot keep the values: {module} is built in and there is no systemd; add to the kernel's command line: {line}"
@@ -133,6 +138,12 @@ fn of_iothread(setting: &Setting<Owner>, target: &IothreadTarget) -> Result<(Pla
     let Some(domain) = &target.domain else {
         return Err(KeepError::CommandLine { line: persistence.object });
     };
+    let property = iothread::NOT_LIBVIRTS;
+    if setting.iter().any(|(param, value)| {
+        param.name == property && param.default_in(setting.version()) != Some(value)
+    }) {
+        return Err(KeepError::NotOfLibvirt { property });
+    }
     let number = target.id.strip_prefix("iothread").and_then(|number| number.parse().ok());
     let number = number.ok_or(KeepError::NotLibvirts { id: target.id.to_string() })?;
     Ok((Place::Libvirt { domain: domain.clone(), number }, persistence.poll))

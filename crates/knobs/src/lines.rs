@@ -1,6 +1,7 @@
 //! The lines that set and keep a setting, to be typed by hand. Nothing here is run.
 
 use crate::condition::{self, Unwritable};
+use crate::iothread::NOT_LIBVIRTS;
 use crate::knob::{Knob, Module, Scope, capability};
 use crate::plan::{self, RecordedOn, Write};
 use dwell_machine::{Loading, Writable};
@@ -24,7 +25,7 @@ fn lines(about: &str, lines: impl IntoIterator<Item = String>) -> Lines {
 /// How to set it now and how to keep it, from `present`. With the machine that it is for at hand, only lines
 /// that can work there; else those for each kind of machine.
 pub fn of(setting: &Setting, present: &Setting, here: Option<&dyn Writable>) -> Vec<Lines> {
-    let Some(module) = Module::of(setting.owner()) else { return iothread(setting) };
+    let Some(module) = Module::of(setting.owner()) else { return iothread(setting, present) };
     let here = here.map(|machine| Here::read(machine, module, setting));
     if here.is_some_and(|here| here.module.is_none()) {
         let name = module.name();
@@ -175,16 +176,21 @@ fn shell(write: &Write) -> Vec<String> {
     echo.into_iter().chain(wait).collect()
 }
 
-fn iothread(setting: &Setting) -> Vec<Lines> {
+fn iothread(setting: &Setting, present: &Setting) -> Vec<Lines> {
     let values: Vec<(&str, i64)> = setting.iter().map(|(param, value)| (param.name, value)).collect();
     let persistence = crate::iothread::persistence("ID", &values);
+    let weight = |setting: &Setting| setting.get(NOT_LIBVIRTS);
+    let libvirt = match weight(setting) == weight(present) {
+        true => "with libvirt".to_owned(),
+        false => format!("with libvirt (which cannot set {NOT_LIBVIRTS}: only QMP and QEMU's command line can)"),
+    };
     vec![
         lines(
             "now, over QMP, where ID is the iothread's id (each write resets QEMU's adaptive state)",
             persistence.qmp,
         ),
-        lines("now, with libvirt", [persistence.virsh]),
-        lines("at the next start, with libvirt: in <iothreadids> of the domain", [persistence.xml]),
+        lines(&format!("now, {libvirt}"), [persistence.virsh]),
+        lines(&format!("at the next start, {libvirt}: in <iothreadids> of the domain"), [persistence.xml]),
         lines("at the next start, on QEMU's command line", [persistence.object]),
     ]
 }
@@ -262,13 +268,16 @@ mod tests {
     }
 
     #[test]
-    fn iothread_lines_have_weight_since_11_1() {
+    fn iothread_lines_have_weight_since_11_1_but_not_those_of_libvirt() {
         let new = Setting::defaults(Layer::Iothread, Version::new(11, 1));
         let text_new = text(&new, &new);
-        assert!(text_new.contains("<poll max='32768' grow='2' shrink='2' weight='3'/>"));
-        assert!(
-            text_new.contains("--poll-max-ns 32768 --poll-grow 2 --poll-shrink 2 --poll-weight 3 --live")
-        );
+        assert!(text_new.contains("poll-shrink=2,poll-weight=3"));
+        assert!(text_new.contains("<poll max='32768' grow='2' shrink='2'/>"));
+        assert!(text_new.contains("--poll-max-ns 32768 --poll-grow 2 --poll-shrink 2 --live"));
+        assert!(!text_new.contains("cannot set poll-weight"));
+        let mut other = new;
+        other.set("poll-weight", 1).unwrap();
+        assert!(text(&other, &new).contains("now, with libvirt (which cannot set poll-weight: only QMP"));
         let old = Setting::defaults(Layer::Iothread, Version::new(7, 2));
         assert!(!text(&old, &old).contains("weight"));
     }
