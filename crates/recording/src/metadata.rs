@@ -142,7 +142,8 @@ impl TimeRecorded {
     }
 
     /// The same, lengthened by what is before and after it.
-    pub(crate) fn with(self, first_ns: Option<u64>, last_ns: Option<u64>) -> TimeRecorded {
+    #[must_use]
+    pub fn with(self, first_ns: Option<u64>, last_ns: Option<u64>) -> TimeRecorded {
         TimeRecorded {
             start_ns: first_ns.map_or(self.start_ns, |first_ns| first_ns.min(self.start_ns)),
             end_ns: last_ns.map_or(self.end_ns, |last_ns| last_ns.max(self.end_ns)),

@@ -877,6 +877,18 @@ fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
     assert!(!output.status.success() && stderr.contains("failed: exit status: 3"), "{stderr}");
 }
 
+/// The trace begins before its first timer and ends after its last.
+#[test]
+fn an_import_reports_the_time_by_which_rates_are() {
+    let folder = Folder::new();
+    let to = folder.path("timers.parquet").display().to_string();
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/timers/guest-6.12.perf.txt.gz");
+    let imported =
+        json(&["timer", "import", &trace.display().to_string(), "-o", &to, "--format", "json"]);
+    let info = json(&["info", &to, "--format", "json"]);
+    assert!(info["span_ns"].is_u64() && imported["span_ns"] == info["span_ns"], "{imported}\n{info}");
+}
+
 #[test]
 fn two_readings_of_domstats_give_a_bound() {
     let [first, second] = ["11-domstats-t0.txt", "11-domstats-t60.txt"].map(field_case);

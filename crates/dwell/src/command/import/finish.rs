@@ -7,7 +7,7 @@ use crate::settings;
 use anyhow::anyhow;
 use dwell_policy::Owner;
 use dwell_policy::param::Setting;
-use dwell_recording::{Contents, Metadata, SettingValue, SettingsChange, Writer};
+use dwell_recording::{Contents, Metadata, SettingValue, SettingsChange, TimeRecorded, Writer};
 use dwell_replay::Versions;
 use dwell_report::{Column, Table, count, duration, percent};
 use dwell_trace::import::qemu::DecisionCounts;
@@ -38,9 +38,10 @@ impl Common {
         self.force.may_write(&self.output, [&self.file])?;
         let mut writer = Writer::create(&self.output, metadata)?;
         let summary = read(input, &mut writer)?;
+        let recorded = writer.metadata_mut().recorded;
         let contents = writer.finish()?;
         let what = crate::model::episodes_of(contents.episodes, contents.idlers.len());
-        self.report(&what, &summary, &contents)
+        self.report(&what, &summary, &contents, recorded)
     }
 
     /// `what`: the numbers of what was imported, in words.
@@ -49,24 +50,29 @@ impl Common {
         what: &str,
         summary: &ImportSummary,
         contents: &Contents,
+        recorded: Option<TimeRecorded>,
     ) -> Outcome {
+        // By which later commands have rates.
+        let of_recording = |time: TimeRecorded| time.with(contents.first_start_ns, contents.last_end_ns).ns();
+        let span_ns = recorded.map_or_else(|| contents.span_ns(), of_recording);
         let imported = Imported {
             file: self.file.display().to_string(),
             output: self.output.display().to_string(),
             summary,
             idlers: contents.idlers.len(),
-            span_ns: contents.span_ns(),
+            span_ns,
         };
-        let table = || self.table(summary, contents);
-        output::result(self.format.format, &imported, table, || self.words(what, summary, contents))
+        let table = || self.table(&imported, contents);
+        output::result(self.format.format, &imported, table, || self.words(what, summary, span_ns))
     }
 
-    fn table(&self, summary: &ImportSummary, contents: &Contents) -> Table {
+    fn table(&self, imported: &Imported<'_>, contents: &Contents) -> Table {
+        let summary = imported.summary;
         let numbers = [
             ("lines", summary.lines),
             ("episodes", summary.episodes),
             ("idlers", contents.idlers.len() as u64),
-            ("span_ns", contents.span_ns()),
+            ("span_ns", imported.span_ns),
             ("incomplete_episodes", summary.incomplete_episodes),
             ("unparsable", summary.unparsable),
             ("out_of_order", summary.out_of_order),
@@ -82,11 +88,11 @@ impl Common {
             .table()
     }
 
-    fn words(&self, what: &str, summary: &ImportSummary, contents: &Contents) -> String {
+    fn words(&self, what: &str, summary: &ImportSummary, span_ns: u64) -> String {
         let mut text = output::wrapped(&format!(
             "{}: {what} over {}, from {} lines of {} ({})",
             self.output.display(),
-            duration(contents.span_ns() as f64),
+            duration(span_ns as f64),
             count(summary.lines.into()),
             self.file.display(),
             summary.format

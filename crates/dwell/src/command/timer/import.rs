@@ -48,6 +48,7 @@ pub(super) fn run(args: Args) -> Outcome {
     common.force.may_write(&common.output, [&common.file])?;
     let mut writer = TimerWriter::create(&common.output, metadata)?;
     let summary = dwell_timer::import::import(input, &options, &mut writer)?;
+    let recorded = writer.metadata_mut().recorded;
     let rows = writer.finish()?;
     // As the report has it, a vCPU is an idler, and each of its rows an episode.
     let idlers = rows.vcpus.iter().map(|vcpu| Idler {
@@ -61,5 +62,5 @@ pub(super) fn run(args: Args) -> Outcome {
         last_end_ns: rows.last_ns,
         idlers: idlers.collect(),
     };
-    common.report(&crate::model::timers_of(&rows), &summary, &contents)
+    common.report(&crate::model::timers_of(&rows), &summary, &contents, recorded)
 }
