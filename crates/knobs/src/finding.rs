@@ -335,7 +335,7 @@ pub static TABLE: &[Row] = &[
         when: |facts| effective(host(facts), "halt_poll_ns_shrink", 0),
         what: "halt_poll_ns_shrink = 0: one long halt drops the window to 0",
         why: "the window then has to grow again from halt_poll_ns_grow_start, one halt after another",
-        remedy: "set halt_poll_ns_shrink=2 where wakeups come in bursts (the default here is {default}, since 6.11 it is 2)",
+        remedy: "set halt_poll_ns_shrink=2 where wakeups come in bursts (the default since 6.11; here it is {default})",
     },
     Row {
         code: "host-shrink-one",

@@ -68,10 +68,12 @@ crate::named! {
 }
 
 /// How each distributor's releases are recognised: what they contain, in the order in which it is looked for.
-const MARKS: [(&str, Distributor); 13] = [
+const MARKS: [(&str, Distributor); 14] = [
     ("uek", Distributor::Oracle),
     (".el", Distributor::RedHat),
     (".oe", Distributor::OpenEuler),
+    // Huawei Cloud EulerOS is made of openEuler.
+    (".hce", Distributor::OpenEuler),
     (".amzn", Distributor::Amazon),
     ("-pve", Distributor::Proxmox),
     ("-android", Distributor::Android),
@@ -315,6 +317,7 @@ mod tests {
             ("6.12.0-211.el10", Some((Distributor::RedHat, 211, 10))),
             ("5.14.21-150500.55.19-default", Some((Distributor::Suse, 150_500, 0))),
             ("5.10.0-136.12.0.86.oe2203sp1.aarch64", Some((Distributor::OpenEuler, 136, 2203))),
+            ("5.10.0-60.18.0.50.r865_35.hce2", Some((Distributor::OpenEuler, 60, 2))),
             ("5.15.0-200.131.27.el9uek.x86_64", Some((Distributor::Oracle, 200, 0))),
             ("6.1.115-126.197.amzn2023.x86_64", Some((Distributor::Amazon, 126, 2023))),
             ("6.8.0-45-generic", Some((Distributor::Ubuntu, 45, 0))),

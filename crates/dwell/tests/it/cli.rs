@@ -881,7 +881,7 @@ fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
 #[test]
 fn an_import_reports_the_time_by_which_rates_are() {
     let folder = Folder::new();
-    let to = folder.path("timers.parquet").display().to_string();
+    let to = folder.text("timers.parquet");
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/timers/guest-6.12.perf.txt.gz");
     let imported =
         json(&["timer", "import", &trace.display().to_string(), "-o", &to, "--format", "json"]);
@@ -905,6 +905,10 @@ fn two_readings_of_domstats_give_a_bound() {
     // 60 s of polls are not those of 1 s.
     let error = refused(&["bound", &first, &second, "--between", "1s"]);
     assert!(error.contains("the readings are further apart"), "{error}");
+    let folder = Folder::new();
+    let packed = folder.gzip("first.gz", &std::fs::read(&first).unwrap());
+    let of_packed = json(&["bound", &packed, &second, "--between", "60s", "--format", "json"]);
+    assert_eq!(&of_packed[0]["total"], total);
 }
 
 /// With file capabilities, as the book has them: here given by `setpriv`, to a user who may not read the file.

@@ -27,6 +27,9 @@ dwell_policy::named! {
         Strace =
             "is of strace, which slows what it traces; record the same calls with `dwell record thread --pid PID`, or \
             `perf record -e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'`",
+        PerfTrace =
+            "is of `perf trace`; record the same calls with `dwell record thread --pid PID`, or \
+            `perf record -e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'`",
         /// Of bpftrace: its first line, or maps that it prints.
         Bpftrace =
             "is of bpftrace, whose output is what its program prints; print `start_ns,idle_ns` for each episode and \
@@ -119,8 +122,15 @@ fn foreign(line: &str) -> Option<Foreign> {
     let call = ["poll(", "ppoll(", "epoll_wait(", "epoll_pwait(", "select(", "pselect6("];
     let is_call = line.split(' ').any(|word| call.iter().any(|call| word.starts_with(call)));
     let attached = line.starts_with("strace: ");
-    (attached || is_call && (line.contains(") = ") || line.contains("<unfinished")))
-        .then_some(Foreign::Strace)
+    // `0.000 ( 0.240 ms): evloop/2525 epoll_wait(…) = 1`
+    let is_timed = line.split_once(" (").is_some_and(|(_, rest)| {
+        rest.split_once(" ms): ").is_some_and(|(ms, _)| ms.trim().parse::<f64>().is_ok())
+    });
+    match attached || is_call && (line.contains(") = ") || line.contains("<unfinished")) {
+        true if is_timed => Some(Foreign::PerfTrace),
+        true => Some(Foreign::Strace),
+        false => None,
+    }
 }
 
 #[cfg(test)]
@@ -147,6 +157,10 @@ mod tests {
             ("Attaching 2 probes...\nidler;start_ns;idle_ns\n", Format::Csv),
             ("Attaching 2 probes...\n@[1]: 5\n", Format::Foreign(Foreign::Bpftrace)),
             ("11:11:18.7 epoll_wait(4, [], 200, 103) = 0 <0.1>\n", Format::Foreign(Foreign::Strace)),
+            (
+                " 0.000 ( 0.240 ms): evloop/2525 epoll_wait(epfd: 4, maxevents: 200, timeout: -1) = 1\n",
+                Format::Foreign(Foreign::PerfTrace),
+            ),
             ("Domain: 'win11'\n  state.state=1\n", Format::Foreign(Foreign::Domstats)),
             ("\n\nAnalyze events for all VMs, all VCPUs:\n", Format::Foreign(Foreign::KvmStat)),
             ("{\"a\": 1}", Format::Foreign(Foreign::Json)),

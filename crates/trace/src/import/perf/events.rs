@@ -340,7 +340,10 @@ impl Header {
         let Some((key, value)) = comment.split_once(" : ") else { return };
         let place = match key.trim() {
             "arch" => {
-                self.arch = Some(Arch::from_name(value.trim()));
+                // x86 idles alike with 32 bits.
+                let name = value.trim();
+                let is_x86 = ["i386", "i486", "i586", "i686"].contains(&name);
+                self.arch = Some(if is_x86 { Some(Arch::X86_64) } else { Arch::from_name(name) });
                 return;
             }
             "perf version" => &mut self.perf,

@@ -106,12 +106,14 @@ pub enum QemuError {
     TooManyContexts(Place),
     /// No episode is in it.
     #[error(
-        "{name}: no episodes in {} lines; trace QEMU with \
+        "{name}: no episodes in {} lines{}; trace QEMU with \
          `-trace 'run_poll_handlers_*' -trace 'poll_*' -msg timestamp=on -D FILE`",
-        summary.lines
+        summary.lines,
+        if *.is_cut { ", the last of which is cut off: the log may lack the rest" } else { "" }
     )]
     NoEpisodes {
         name: String,
+        is_cut: bool,
         /// What is in it.
         summary: Box<ImportSummary>,
     },
@@ -364,7 +366,8 @@ impl<W: Write + Send> Log<'_, W> {
             summary.lost.add(None, lost);
         }
         let Some(pairing) = pairing.filter(|_| summary.episodes > 0) else {
-            return Err(QemuError::NoEpisodes { name: name.to_owned(), summary: Box::new(summary) });
+            let is_cut = self.is_part;
+            return Err(QemuError::NoEpisodes { name: name.to_owned(), is_cut, summary: Box::new(summary) });
         };
         let metadata = writer.metadata_mut();
         summary.set_overlaps(episodes.overlaps(), metadata);

@@ -103,6 +103,18 @@ fn case_03_arm_has_no_polling_state() {
     assert!(notes[0].contains("assumed (--arch"), "{notes:?}");
 }
 
+/// State 0 of haltpoll polls on every x86.
+#[test]
+fn x86_with_32_bits_idles_as_with_64() {
+    let line = |us: u32, state: u32| format!("a 0 [000] 1.{us:06}: power:cpu_idle: state={state} cpu_id=0\n");
+    let lines = [(0, 0), (10, u32::MAX), (20, 0), (30, 1), (50, u32::MAX)].map(|(us, state)| line(us, state));
+    let rows = |arch: &str| {
+        any(format!("# arch : {arch}\n{}", lines.concat()).as_bytes()).unwrap().rows().join("\n")
+    };
+    assert_eq!(rows("i686"), rows("x86_64"));
+    assert_ne!(rows("i686"), rows("ppc"));
+}
+
 #[test]
 fn case_07_differences_are_no_times() {
     let error = refused(file!("07-perf-deltatime.txt"));

@@ -167,6 +167,7 @@ fn what_does_not_fit_is_an_error_with_its_line() {
             .starts_with("t: line 10 has no time, unlike")
     );
     assert!(error("no trace at all\n").contains("no episodes in 1 lines; trace QEMU with"));
+    assert!(error("no trace at all").contains("in 1 lines, the last of which is cut off"));
     let beside = QemuOptions { sleeps: Some(sleeps(0, &[(0, 1)])), ..QemuOptions::default() };
     let refused = qemu_with(beside, "poll_grow ctx 0x5 old 0 new 4000\n").err().unwrap();
     assert!(
