@@ -273,7 +273,7 @@ fn iothread_object(text: &str) -> Option<IoThread> {
     }
     let parameters = param::table(Layer::Iothread)
         .iter()
-        .filter_map(|param| Some((param.name, integer(fields.get(param.name)?)?)))
+        .filter_map(|param| Some((param.name, param::whole(fields.get(param.name)?)?)))
         .collect();
     Some(IoThread { id: Some(fields.get("id")?.clone()), tid: None, comm: None, parameters })
 }
@@ -293,15 +293,6 @@ fn listed_fields(text: &str) -> BTreeMap<String, String> {
             None => None,
         })
         .collect()
-}
-
-/// A number as QEMU reads it: decimal, `0x` for hexadecimal, a leading 0 for octal.
-fn integer(text: &str) -> Option<i64> {
-    match (text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")), text.strip_prefix('0')) {
-        (Some(digits), _) => i64::from_str_radix(digits, 16).ok(),
-        (None, Some(digits)) if !digits.is_empty() => i64::from_str_radix(digits, 8).ok(),
-        _ => text.parse().ok(),
-    }
 }
 
 #[cfg(test)]

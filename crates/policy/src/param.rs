@@ -193,8 +193,8 @@ impl Param {
     }
 }
 
-/// A whole number in decimal, in hexadecimal after `0x`, or in octal after `0`.
-fn whole(text: &str) -> Option<i64> {
+/// A whole number as the kernel and QEMU read it: in decimal, in hexadecimal after `0x`, or in octal after `0`.
+pub fn whole(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
     let octal = || digits.starts_with('0').then_some((8, digits));

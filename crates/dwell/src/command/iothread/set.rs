@@ -12,7 +12,7 @@ use dwell_knobs::journal::Id;
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::object_id::ObjectId;
 use dwell_knobs::plan::Plan;
-use dwell_policy::Nanos;
+use dwell_policy::{Nanos, param};
 use dwell_policy::iothread::Property;
 use dwell_report::{Column, Table};
 use serde::Serialize;
@@ -51,7 +51,7 @@ pub(super) struct Args {
 fn assignment(text: &str) -> Result<(String, i64), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as poll-max-ns=300us")?;
     let name = name.trim().replace('_', "-");
-    if let Ok(number) = value.trim().parse() {
+    if let Some(number) = param::whole(value.trim()) {
         return Ok((name, number));
     }
     if name != Property::PollMaxNs.name() {
