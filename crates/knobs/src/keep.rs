@@ -139,9 +139,10 @@ fn of_iothread(setting: &Setting<Owner>, target: &IothreadTarget) -> Result<(Pla
         return Err(KeepError::CommandLine { line: persistence.object });
     };
     let property = iothread::NOT_LIBVIRTS;
-    if setting.iter().any(|(param, value)| {
-        param.name == property && param.default_in(setting.version()) != Some(value)
-    }) {
+    if setting
+        .iter()
+        .any(|(param, value)| param.name == property && param.default_in(setting.version()) != Some(value))
+    {
         return Err(KeepError::NotOfLibvirt { property });
     }
     let number = target.id.strip_prefix("iothread").and_then(|number| number.parse().ok());

@@ -182,7 +182,9 @@ fn iothread(setting: &Setting, present: &Setting) -> Vec<Lines> {
     let weight = |setting: &Setting| setting.get(NOT_LIBVIRTS);
     let libvirt = match weight(setting) == weight(present) {
         true => "with libvirt".to_owned(),
-        false => format!("with libvirt (which cannot set {NOT_LIBVIRTS}: only QMP and QEMU's command line can)"),
+        false => {
+            format!("with libvirt (which cannot set {NOT_LIBVIRTS}: only QMP and QEMU's command line can)")
+        }
     };
     vec![
         lines(

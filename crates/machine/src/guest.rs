@@ -152,7 +152,8 @@ impl Guest {
             cpuidle,
             states: states(machine),
             idle_override: kernel.argument("idle").map(str::to_owned),
-            cpuidle_off: kernel.argument("cpuidle.off").and_then(|text| Value::parse(text).number()) > Some(0),
+            cpuidle_off: kernel.argument("cpuidle.off").and_then(|text| Value::parse(text).number())
+                > Some(0),
             force: machine.switch("/sys/module/cpuidle_haltpoll/parameters/force"),
             dwell_idle: DwellIdle::read(machine),
             parameters,

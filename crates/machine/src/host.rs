@@ -51,7 +51,9 @@ impl Loading {
     pub fn read(machine: &dyn Machine, name: &str) -> Option<Loading> {
         let folder = format!("/sys/module/{name}");
         // Only modules that were loaded have a state.
-        if listed(machine).iter().any(|module| module == name) || machine.exists(&format!("{folder}/initstate")) {
+        if listed(machine).iter().any(|module| module == name)
+            || machine.exists(&format!("{folder}/initstate"))
+        {
             return Some(Loading::Loaded);
         }
         machine.exists(&folder).then_some(Loading::BuiltIn)

@@ -836,7 +836,10 @@ mod tests {
             table(owner)[index_of(owner, name).unwrap()].taken(text, version)
         };
         let number = |text| taken(Layer::Host.into(), "halt_poll_ns", text, None);
-        assert_eq!(["0x0", "010", "200000", "-1", "200us", "Y"].map(number), [Some(0), Some(8), Some(200_000), None, None, None]);
+        assert_eq!(
+            ["0x0", "010", "200000", "-1", "200us", "Y"].map(number),
+            [Some(0), Some(8), Some(200_000), None, None, None]
+        );
         let switch = |text| taken(Layer::Guest.into(), "guest_halt_poll_allow_shrink", text, None);
         assert_eq!(["Y", "1", "on", "t", "yes", "On"].map(switch), [Some(1); 6]);
         assert_eq!(["N", "0", "off", "F", "no", "0x1"].map(switch), [Some(0); 6]);

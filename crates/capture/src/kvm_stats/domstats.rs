@@ -119,10 +119,12 @@ fn of_domain(
     span_ns: u64,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Counters>, DomstatsError> {
-    let time = |counted: &[Option<u64>]| counted.iter().flatten().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
+    let time =
+        |counted: &[Option<u64>]| counted.iter().flatten().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
     let mut all = vec![];
     for (&vcpu, now) in now {
-        let counted = before.get(&vcpu).map_or_else(|| now.clone(), |before| now.clone().since(before.clone()));
+        let counted =
+            before.get(&vcpu).map_or_else(|| now.clone(), |before| now.clone().since(before.clone()));
         let polled_ns = time(&[counted.halt_poll_success_ns, counted.halt_poll_fail_ns]);
         if !before.contains_key(&vcpu) && time(&[Some(polled_ns), counted.halt_wait_ns]) > span_ns {
             notes.push(format!(
@@ -176,7 +178,9 @@ mod tests {
     fn vcpus_that_come_and_go() {
         let text = |vcpus: &[(u32, u64)]| {
             let counters = |(vcpu, ns): &(u32, u64)| {
-                format!("vcpu.{vcpu}.halt_exits.sum=9\nvcpu.{vcpu}.halt_poll_fail_ns.sum={ns}\nvcpu.{vcpu}.halt_wait_ns.sum={ns}\n")
+                format!(
+                    "vcpu.{vcpu}.halt_exits.sum=9\nvcpu.{vcpu}.halt_poll_fail_ns.sum={ns}\nvcpu.{vcpu}.halt_wait_ns.sum={ns}\n"
+                )
             };
             let counters: String = vcpus.iter().map(counters).collect();
             Domstats::parse(&format!("Domain: 'a'\n{counters}")).unwrap()

@@ -883,8 +883,7 @@ fn an_import_reports_the_time_by_which_rates_are() {
     let folder = Folder::new();
     let to = folder.text("timers.parquet");
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/timers/guest-6.12.perf.txt.gz");
-    let imported =
-        json(&["timer", "import", &trace.display().to_string(), "-o", &to, "--format", "json"]);
+    let imported = json(&["timer", "import", &trace.display().to_string(), "-o", &to, "--format", "json"]);
     let info = json(&["info", &to, "--format", "json"]);
     assert!(info["span_ns"].is_u64() && imported["span_ns"] == info["span_ns"], "{imported}\n{info}");
 }

@@ -12,8 +12,8 @@ use dwell_knobs::journal::Id;
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::object_id::ObjectId;
 use dwell_knobs::plan::Plan;
-use dwell_policy::{Nanos, param};
 use dwell_policy::iothread::Property;
+use dwell_policy::{Nanos, param};
 use dwell_report::{Column, Table};
 use serde::Serialize;
 
