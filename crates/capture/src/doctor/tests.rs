@@ -66,7 +66,7 @@ fn each_missing_facility_has_its_own_remedy() {
 
     let fake = Fake::empty();
     fake.0.machine.set_kvm(KvmDevice::Closed { why: Absent::Missing });
-    blocks(&fake, "record host", Support::No, "this kernel has no KVM");
+    blocks(&fake, "record host", Support::No, "KVM is not loaded");
     blocks(&fake, "record guest", Support::No, "this kernel has no tracefs");
 
     let user = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n";
