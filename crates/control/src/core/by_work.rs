@@ -73,15 +73,21 @@ impl ByWork {
     }
 
     /// What to use: the setting that a replay of idle times has chosen if causes do not speak against it, or another one
-    /// if it is certainly better than the one in force; of these the best, else the one in force.
-    pub fn choose(&self, by_idle_times: Option<Setting>) -> Setting {
-        let is_better = |row: &&Row| match Some(row.setting) == by_idle_times {
+    /// if it is certainly better than the one in force; of these the best, else the one in force. What was advised before stays
+    /// as long as it is better than that one, and no other is better than it by as much as a change has to save.
+    pub fn choose(&self, by_idle_times: Option<Setting>, before: Setting) -> Setting {
+        let is_better = |row: &&Row| match Some(row.setting) == by_idle_times || row.setting == before {
             true => row.worth.middle <= 1.0 - WORTH,
             false => row.worth.high < 1.0,
         };
-        let best = self.rows.iter().skip(1).filter(is_better);
-        let best = best.min_by(|a, b| a.worth.middle.total_cmp(&b.worth.middle));
-        best.unwrap_or(&self.rows[0]).setting
+        let better = || self.rows.iter().skip(1).filter(is_better);
+        let best = better().min_by(|a, b| a.worth.middle.total_cmp(&b.worth.middle));
+        let kept = better().find(|row| row.setting == before);
+        let stays = |best: &Row, kept: &Row| best.worth.middle > kept.worth.middle * (1.0 - WORTH);
+        match (best, kept) {
+            (Some(best), Some(kept)) if stays(best, kept) => before,
+            (best, _) => best.unwrap_or(&self.rows[0]).setting,
+        }
     }
 
     /// The change from the setting in force to one of the settings, with what that does to the work.
@@ -133,7 +139,7 @@ pub(crate) mod tests {
     fn tasks_that_wait_for_each_other_are_to_poll_though_every_idle_time_costs_more_than_a_halt() {
         let [never, polls, default] = settings();
         let by_work = ByWork::of(&in_turns(None), &[never, polls, never], HALT_COST).unwrap().unwrap();
-        assert_eq!((by_work.choose(None), by_work.choose(Some(never))), (polls, polls));
+        assert_eq!((by_work.choose(None, never), by_work.choose(Some(never), never)), (polls, polls));
         let change = by_work.change(7, polls);
         assert_eq!((change.at_ns, change.from, change.to), (7, never, polls));
         let Cause::Work { segments, speed, chosen_ns, present_ns } = change.cause else {
@@ -145,6 +151,10 @@ pub(crate) mod tests {
             "{change:?}"
         );
         assert!(chosen_ns < present_ns && (present_ns - 20_000.0).abs() < 500.0, "{change:?}");
+        // What was advised stays beside what is as good.
+        let by_work = ByWork::of(&in_turns(None), &[never, default, polls], HALT_COST).unwrap().unwrap();
+        assert_eq!(by_work.choose(Some(polls), default), default);
+        assert_eq!(by_work.choose(Some(default), polls), polls);
         // Recorded under never, it is not what the default does.
         assert!(ByWork::of(&in_turns(None), &[default, never], HALT_COST).unwrap().is_none());
     }
@@ -153,7 +163,7 @@ pub(crate) mod tests {
     fn tasks_that_wait_for_timers_are_to_halt() {
         let [never, polls, _] = settings();
         let by_work = ByWork::of(&in_turns(Some(45_000)), &[never, polls], HALT_COST).unwrap().unwrap();
-        assert_eq!((by_work.choose(None), by_work.choose(Some(polls))), (never, never));
+        assert_eq!((by_work.choose(None, never), by_work.choose(Some(polls), never)), (never, never));
         let Cause::Work { speed, chosen_ns, .. } = by_work.change(0, polls).cause else { panic!() };
         // Timers may be set anew after each wakeup, so that they come sooner after earlier ones.
         assert!(speed.low < 1.0 && speed.high > 1.0 && chosen_ns > 40_000.0, "{speed:?} {chosen_ns}");

@@ -20,8 +20,8 @@ pub(super) struct Compared {
     next_ns: u64,
     /// Until then there is no CPU time for a comparison, without which nothing is advised \[ns\].
     rests_until_ns: u64,
-    /// The advice that was last spoken against, and a line said so.
-    refused: Option<Setting>,
+    /// Whether a line has said, since the last advice, that causes speak against that of idle times.
+    has_refused: bool,
 }
 
 impl Control<'_> {
@@ -44,17 +44,18 @@ impl Control<'_> {
         }
         let Some(by_work) = self.compared(at, now_ns, &settings) else { return advice };
         let Layered { subject, controller, by_work: compared, .. } = &mut self.layers[at];
-        let best = by_work.choose(advice.as_ref().map(|change| change.to));
+        let best = by_work.choose(advice.as_ref().map(|change| change.to), controller.advice());
         let change = by_work.change(now_ns, best);
         if best != controller.advice() {
-            compared.refused = None;
+            compared.has_refused = false;
             return Some(change);
         }
         if let Some(advice) = advice {
-            if advice.writes() > 0 && compared.refused != Some(advice.to) {
+            // Advice that was given stays without a word.
+            if change.writes() == 0 && advice.writes() > 0 && !compared.has_refused {
                 let said = words::line(&by_work.change(now_ns, advice.to), &|_| String::new());
                 self.notes.say(subject, &format!("no advice: a replay of idle times would advise {said}"));
-                compared.refused = Some(advice.to);
+                compared.has_refused = true;
             }
             controller.advised(&change);
         }
