@@ -610,10 +610,11 @@ pub fn read_readable(machine: &dyn Writable, state_directory: &str) -> Result<Re
 }
 
 fn read_one(machine: &dyn Writable, path: String, id: Option<Id>) -> Result<Change, JournalError> {
-    let read = machine.read_own(&path).map_err(failed(machine, "read", &path));
-    let path = named(machine, &path);
+    let place = path;
+    let path = named(machine, &place);
     let Some(id) = id else { return Err(JournalError::Stray { path }) };
-    let change = decode(&path, &read?)?;
+    let bytes = machine.read_own(&place).map_err(failed(machine, "read", &place))?;
+    let change = decode(&path, &bytes)?;
     if change.id != id {
         return Err(JournalError::Torn { path, why: format!("it is of change {}", change.id) });
     }
