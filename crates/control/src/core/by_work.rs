@@ -1,5 +1,5 @@
-//! Settings by the work done under them. Idle times as they came are those of the setting in force; a replay of causes
-//! shows those of a load that waits for its own answers under another setting, without one turn of it.
+//! Settings by the work done under them. A load that waits for its own answers has other idle times under another setting;
+//! a replay of causes predicts them without that setting being tried.
 
 use crate::core::change::{Cause, Change};
 use crate::core::choice::WORTH;
@@ -72,9 +72,9 @@ impl ByWork {
         Ok(Some(ByWork { rows: rows.collect(), segments: segments.rows.len() }))
     }
 
-    /// What to use: the setting that a replay of idle times has chosen if causes do not speak against it, or another one
-    /// if it is certainly better than the one in force; of these the best, else the one in force. What was advised before stays
-    /// as long as it is better than that one, and no other is better than it by as much as a change has to save.
+    /// What to use: the best of those that are better than the setting in force, or else that one. The choice of a replay
+    /// of idle times, and what was advised `before`, have to be better by what a change has to save; others for certain. What
+    /// was advised before stays unless another one is better than it by as much.
     pub fn choose(&self, by_idle_times: Option<Setting>, before: Setting) -> Setting {
         let is_better = |row: &&Row| match Some(row.setting) == by_idle_times || row.setting == before {
             true => row.worth.middle <= 1.0 - WORTH,

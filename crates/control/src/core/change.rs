@@ -53,7 +53,7 @@ pub enum Cause {
         /// The cost of the optimum.
         optimum_ns: f64,
     },
-    /// By a replay of causes another setting is better for the work, or the one in force is.
+    /// What a replay of causes predicts of the work under a setting.
     Work {
         /// The segments that were replayed.
         segments: usize,

@@ -2,7 +2,7 @@
 //! that an earlier controller has left.
 
 use super::Control;
-use super::by_work::Compared;
+use super::by_work::Comparisons;
 use super::config::{Config, Mode};
 use super::iothread::{self, IothreadSource};
 use super::leases::told_of;
@@ -35,7 +35,7 @@ pub(super) struct Layered {
     pub(super) tally: Tally,
     /// Until then its monitor is left alone \[ns\].
     pub(super) rests_until_ns: u64,
-    pub(super) by_work: Compared,
+    pub(super) comparisons: Comparisons,
 }
 
 impl Layered {
@@ -104,7 +104,7 @@ impl Control<'_> {
             vetoed: BTreeMap::new(),
             tally,
             rests_until_ns: 0,
-            by_work: Compared::default(),
+            comparisons: Comparisons::default(),
         })
     }
 

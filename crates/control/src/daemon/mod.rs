@@ -187,7 +187,7 @@ impl<'a> Control<'a> {
             Mode::Advise => {
                 let how = match (layered.subject.layer(), self.config.compares(layered.subject.layer())) {
                     (Layer::Guest, _) => {
-                        "by replay of idle times and, where CPUs mostly halt or before a line, of what wakes tasks; only turns, \
+                        "by replay of idle times and of what wakes tasks; only turns, \
                          which --mode active takes, measure what a load does"
                     }
                     (_, true) => {

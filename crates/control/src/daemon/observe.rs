@@ -56,7 +56,7 @@ pub(super) trait Source {
         now_ns: u64,
     ) -> Result<Look, Trouble>;
 
-    /// What runs between idle times and what wakes it, recorded for so long; `None` where that is not to be had.
+    /// What runs between idle times and what wakes it, recorded for so long; `None` where that cannot be recorded.
     fn segments(&mut self, _length: Duration) -> Option<Segments> {
         None
     }

@@ -317,7 +317,7 @@ fn advised(idle_ns: u64, causes: Option<fn() -> Segments>) -> Vec<String> {
 }
 
 #[test]
-fn tasks_that_wait_for_each_other_are_advised_to_poll_for_good_though_idle_times_speak_for_halts() {
+fn tasks_that_wait_for_each_other_are_advised_to_poll_once_though_a_replay_of_idle_times_prefers_halts() {
     let lines = advised(150_000, Some(|| in_turns(None)));
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.starts_with("guest: advice: guest_halt_poll_ns 0 -> 80000, "), "{line}");
@@ -326,7 +326,7 @@ fn tasks_that_wait_for_each_other_are_advised_to_poll_for_good_though_idle_times
 }
 
 #[test]
-fn advice_of_idle_times_that_causes_speak_against_is_named_once_and_not_given() {
+fn advice_by_idle_times_that_causes_contradict_is_named_once_and_not_given() {
     let lines = advised(5_000, Some(|| in_turns(Some(45_000))));
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(
