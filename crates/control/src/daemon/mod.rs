@@ -185,20 +185,17 @@ impl<'a> Control<'a> {
         let originals = layered.controller.originals();
         let line = match self.config.mode {
             Mode::Advise => {
-                let how = match (layered.subject.layer(), self.config.compares(layered.subject.layer())) {
-                    (Layer::Guest, _) => {
-                        "by replay of idle times and of what wakes tasks; only turns, \
-                         which --mode active takes, measure what a load does"
+                let layer = layered.subject.layer();
+                let how = match layer {
+                    Layer::Guest => {
+                        "by replay of idle times and of what wakes tasks: what a load then does is not measured"
                     }
-                    (_, true) => {
-                        "by replay alone: whether a load that waits for its own answers would do less is not known without \
-                         turns, which --mode active takes"
-                    }
-                    (_, false) => {
-                        "by replay alone: whether a load that waits for its own answers would do less is not known without turns"
+                    _ => {
+                        "by replay alone: whether a load that waits for its own answers would do less is not known"
                     }
                 };
-                format!("advises only, {how}; the setting in force is {originals}")
+                let turns = if self.config.compares(layer) { ", which --mode active takes" } else { "" };
+                format!("advises only, {how} without turns{turns}; the setting in force is {originals}")
             }
             Mode::Active => format!("controls; the originals are {originals}"),
         };
