@@ -101,7 +101,7 @@ try:
     for run in runs * rounds:
         start(run); time.sleep(.3); control = None
         if run.startswith('from-'):
-            state = tempfile.mkdtemp(prefix='state.', dir=dir); open(dir + '/empty.toml', 'w')
+            state = tempfile.mkdtemp(prefix='state.'); open(dir + '/empty.toml', 'w')
             log = open(dir + '/' + run + '.log', 'w')
             control = subprocess.Popen([dwell, 'control', '--mode', 'active', '--layer', 'guest', '--halt-cost', '%gus' % halt_us, '--config', dir + '/empty.toml', '--state-dir', state] + os.environ.get('CONTROL', '').split(), stdout=log, stderr=log)
             time.sleep(.5)

@@ -187,7 +187,7 @@ impl Recorder {
     /// # Errors
     /// What went wrong; there is then no file.
     pub fn to_file(
-        self,
+        mut self,
         path: &Path,
         until: &Until<'_>,
         observer: &mut dyn Observer,
@@ -200,12 +200,12 @@ impl Recorder {
     }
 
     /// Records into memory: the bytes of a Parquet file, for
-    /// [`Reader::from_bytes`](dwell_recording::Reader::from_bytes).
+    /// [`Reader::from_bytes`](dwell_recording::Reader::from_bytes). May be called again, as [`Recorder::watch`].
     ///
     /// # Errors
     /// What went wrong.
     pub fn to_memory(
-        self,
+        &mut self,
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Summary, Vec<u8>), RecordError> {
@@ -213,12 +213,12 @@ impl Recorder {
     }
 
     /// Records into `out`. Compressing and writing are done by a thread of their own, so that they do not
-    /// keep the buffers from being emptied.
+    /// keep the buffers from being emptied. May be called again, as [`Recorder::watch`].
     ///
     /// # Errors
     /// What went wrong.
     pub fn write<W: Write + Send>(
-        mut self,
+        &mut self,
         out: W,
         until: &Until<'_>,
         observer: &mut dyn Observer,
@@ -483,6 +483,9 @@ impl<O: Copy + Into<Owner>> Session<O> {
 
     /// What the recording says of itself after its end.
     pub fn complete(&mut self) -> &Metadata<O> {
+        // They are of all calls together.
+        self.metadata.lost.events = Some(0);
+        self.metadata.lost.by_cpu.clear();
         for (cpu, count) in self.trace.lost() {
             self.metadata.lost.add(Some(*cpu), *count);
         }
@@ -696,7 +699,7 @@ pub fn record_anything(
 ) -> Result<(Summary, Vec<u8>), RecordError> {
     let until = Until { duration: Some(duration), stop };
     if !names::processes_with_vm(&Sysroot::of_this_machine()).is_empty()
-        && let Ok(recorder) =
+        && let Ok(mut recorder) =
             Recorder::open(Target::Host { pid: None, exits: false, contention: true, causes: false }, None)
     {
         let (summary, bytes) = recorder.to_memory(&until, observer)?;

@@ -231,15 +231,16 @@ impl SegmentPairing {
         self.preempted.clear();
     }
 
-    /// The segments whose end was seen.
+    /// The segments whose end was seen. Events after it are as those of another pairing.
     pub(crate) fn finish(&mut self) -> Segments {
-        let rows = self.rows.finish();
+        let anew = SegmentPairing::new(self.polling_state, std::mem::take(&mut self.names_of));
+        let mut over = std::mem::replace(self, anew);
         let mut tasks = vec![];
-        for (tid, known) in std::mem::take(&mut self.names) {
+        for (tid, known) in over.names {
             let name = known.or_else(|| self.names_of.thread(Event::UNKNOWN_ID, tid));
             tasks.push(name.map_or_else(|| tid.to_string(), |name| format!("{name}/{tid}")));
         }
-        Segments { tasks, rows, poll_step_ns: 0 }
+        Segments { tasks, rows: over.rows.finish(), poll_step_ns: 0 }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::core::change::{Cause, Change};
 use crate::core::choice::WORTH;
+use crate::core::turns::worth;
 use dwell_policy::Nanos;
 use dwell_policy::param::Setting;
 use dwell_recording::Segments;
@@ -11,8 +12,39 @@ use dwell_replay::{Rule, RuleError};
 
 /// The most segments that are replayed.
 const MOST_SEGMENTS: usize = 1024;
+/// How long causes are recorded at least \[ns\] …
+const SHORTEST_NS: u64 = 10_000_000;
+/// … and at most, for advice, or before a change: a setting that costs too much is in force meanwhile.
+const LONGEST_NS: [u64; 2] = [100_000_000, 30_000_000];
 /// By how much a replay of the setting in force may miss the work that was recorded, as a share.
 const OWN_ERROR: f64 = 0.2;
+
+/// What is to be compared.
+pub struct Question {
+    /// The one in force first, and none twice.
+    settings: Vec<Setting>,
+    /// For how long to record causes \[ns\].
+    pub length_ns: u64,
+}
+
+impl Question {
+    /// With so many episodes a second, each of which is followed by a segment at least.
+    pub(crate) fn of(
+        settings: impl IntoIterator<Item = Setting>,
+        per_s: f64,
+        before_a_change: bool,
+    ) -> Question {
+        let mut of: Vec<Setting> = vec![];
+        for setting in settings {
+            if !of.contains(&setting) {
+                of.push(setting);
+            }
+        }
+        let length_ns = (MOST_SEGMENTS as f64 * 1e9 / per_s.max(1.0)) as u64;
+        let length_ns = length_ns.clamp(SHORTEST_NS, LONGEST_NS[usize::from(before_a_change)]);
+        Question { settings: of, length_ns }
+    }
+}
 
 /// What settings do to the work.
 pub struct ByWork {
@@ -36,23 +68,18 @@ fn work(outcome: &Outcome) -> f64 {
 }
 
 impl ByWork {
-    /// Replays what was recorded under the first of these settings. `None` where it has too little work in it, or where a
+    /// Replays what was recorded under the setting in force. `None` where it has too little work in it, or where a
     /// replay of that setting does not do what was recorded.
     ///
     /// # Errors
     /// [`RuleError`] for a setting that cannot be replayed.
     pub fn of(
         segments: &Segments,
-        settings: &[Setting],
+        question: &Question,
         halt_cost: Nanos,
     ) -> Result<Option<ByWork>, RuleError> {
         let segments = segments.part(0..segments.rows.len().min(MOST_SEGMENTS));
-        let mut of: Vec<Setting> = vec![];
-        for setting in settings {
-            if !of.contains(setting) {
-                of.push(*setting);
-            }
-        }
+        let of = &question.settings;
         let rules: Vec<Rule> = of.iter().copied().map(Rule::Layer).collect();
         let Some(present) = rules.first() else { return Ok(None) };
         let predictor = Predictor::of_all(&segments, present, Calibrated::default())?;
@@ -61,8 +88,8 @@ impl ByWork {
         };
         let judged = predictor.judge(&rules)?;
         let cost_ns = |outcome: &Outcome| outcome.counts.cost_ns(halt_cost).max(1) as f64 / work(outcome);
-        let rows = of.into_iter().enumerate().map(|(number, setting)| Row {
-            setting,
+        let rows = of.iter().enumerate().map(|(number, setting)| Row {
+            setting: *setting,
             speed: judged.over_present(number, |outcome| work(outcome) / outcome.span_ns as f64),
             cost_ns: cost_ns(&judged.outcome(number)),
             worth: judged.over_present(number, |outcome| {
@@ -88,6 +115,15 @@ impl ByWork {
             (Some(best), Some(kept)) if stays(best, kept) => before,
             (best, _) => best.unwrap_or(&self.rows[0]).setting,
         }
+    }
+
+    /// The settings that are better than this one, with what a unit of work may cost of what it costs under it for the work done.
+    pub(crate) fn worths(&self, over: &Setting) -> impl Iterator<Item = (Setting, f64)> {
+        let of = self.rows.iter().find(|row| row.setting == *over);
+        let better =
+            move |row: &&Row| of.is_some_and(|of| row.worth.middle < of.worth.middle * (1.0 - WORTH));
+        let more = move |row: &Row| of.map_or(1.0, |of| row.speed.middle / of.speed.middle);
+        self.rows.iter().filter(better).map(move |row| (row.setting, worth(more(row))))
     }
 
     /// The change from the setting in force to one of the settings, with what that does to the work.
@@ -135,10 +171,14 @@ pub(crate) mod tests {
         [0, 80_000, 200_000].map(|ns| with_maximum(default, ns))
     }
 
+    pub(crate) fn of(segments: &Segments, settings: &[Setting]) -> Option<ByWork> {
+        ByWork::of(segments, &Question::of(settings.iter().copied(), 0.0, false), HALT_COST).unwrap()
+    }
+
     #[test]
     fn tasks_that_wait_for_each_other_are_to_poll_though_every_idle_time_costs_more_than_a_halt() {
         let [never, polls, default] = settings();
-        let by_work = ByWork::of(&in_turns(None), &[never, polls, never], HALT_COST).unwrap().unwrap();
+        let by_work = of(&in_turns(None), &[never, polls, never]).unwrap();
         assert_eq!((by_work.choose(None, never), by_work.choose(Some(never), never)), (polls, polls));
         let change = by_work.change(7, polls);
         assert_eq!((change.at_ns, change.from, change.to), (7, never, polls));
@@ -152,17 +192,17 @@ pub(crate) mod tests {
         );
         assert!(chosen_ns < present_ns && (present_ns - 20_000.0).abs() < 500.0, "{change:?}");
         // What was advised stays beside what is as good.
-        let by_work = ByWork::of(&in_turns(None), &[never, default, polls], HALT_COST).unwrap().unwrap();
+        let by_work = of(&in_turns(None), &[never, default, polls]).unwrap();
         assert_eq!(by_work.choose(Some(polls), default), default);
         assert_eq!(by_work.choose(Some(default), polls), polls);
         // Recorded under never, it is not what the default does.
-        assert!(ByWork::of(&in_turns(None), &[default, never], HALT_COST).unwrap().is_none());
+        assert!(of(&in_turns(None), &[default, never]).is_none());
     }
 
     #[test]
     fn tasks_that_wait_for_timers_are_to_halt() {
         let [never, polls, _] = settings();
-        let by_work = ByWork::of(&in_turns(Some(45_000)), &[never, polls], HALT_COST).unwrap().unwrap();
+        let by_work = of(&in_turns(Some(45_000)), &[never, polls]).unwrap();
         assert_eq!((by_work.choose(None, never), by_work.choose(Some(polls), never)), (never, never));
         let Cause::Work { speed, chosen_ns, .. } = by_work.change(0, polls).cause else { panic!() };
         // Timers may be set anew after each wakeup, so that they come sooner after earlier ones.
@@ -173,7 +213,7 @@ pub(crate) mod tests {
     fn too_little_shows_nothing() {
         let [never, polls, _] = settings();
         let few = in_turns(None).part(0..30);
-        assert!(ByWork::of(&few, &[never, polls], HALT_COST).unwrap().is_none());
-        assert!(ByWork::of(&in_turns(None), &[], HALT_COST).unwrap().is_none());
+        assert!(of(&few, &[never, polls]).is_none());
+        assert!(of(&in_turns(None), &[]).is_none());
     }
 }

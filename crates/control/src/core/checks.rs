@@ -5,6 +5,7 @@
 //! polling comes after a pause; after a trial in vain the next pause is four times as long. A change of load
 //! ends both.
 
+use crate::core::by_work::ByWork;
 use crate::core::change::{Cause, Measured};
 use crate::core::pace::MINUTE_NS;
 use crate::core::turns::{Next, Part, Turns};
@@ -63,6 +64,8 @@ pub(crate) struct Checks {
     closed_until_ns: u64,
     /// A setting that does more than the originals in a closed loop, and what its cost may be of theirs for that.
     worth: Option<(Setting, f64)>,
+    /// The same of settings by a replay of causes, until turns have measured it or the load changes.
+    predicted: HashMap<Setting, f64>,
     load: Load,
 }
 
@@ -86,6 +89,7 @@ impl Checks {
             free_at_ns: 0,
             closed_until_ns: 0,
             worth: None,
+            predicted: HashMap::new(),
             load: Load::default(),
         }
     }
@@ -121,9 +125,20 @@ impl Checks {
     /// What the cost of an episode under this setting may be of that under the originals: more where it was found in turns
     /// to do more.
     pub(crate) fn worth(&self, present: &Setting) -> f64 {
+        let predicted = self.predicted.get(present).copied();
+        let measured = self.worth.filter(|(setting, _)| setting == present);
         match &self.turns {
-            Some(turns) => turns.worth(present),
-            None => self.worth.filter(|(setting, _)| setting == present).map_or(1.0, |(_, worth)| worth),
+            Some(turns) => turns.worth(present).max(predicted.unwrap_or(1.0)),
+            None => measured.map(|(_, worth)| worth).or(predicted).unwrap_or(1.0),
+        }
+    }
+
+    /// A replay of causes has compared settings. One in force that does more than the originals is to be compared with them in
+    /// turns.
+    pub(crate) fn predicted(&mut self, by_work: &ByWork, present: &Setting) {
+        self.predicted = by_work.worths(&self.originals).collect();
+        if self.predicted.contains_key(present) {
+            self.verified_ns.remove(present);
         }
     }
 
@@ -132,6 +147,7 @@ impl Checks {
         let turns = self.turns.take()?;
         let [setting, reference] = turns.settings().map(|setting| *setting);
         self.over = true;
+        self.predicted.clear();
         let better = if keep { setting } else { reference };
         // A load that changes meanwhile is another one than before.
         self.load.part = Part::default();
@@ -305,6 +321,7 @@ impl Checks {
     /// Nothing is known of the load: pauses end, and a trial comes after `pause_ns` at most.
     fn another_load(&mut self, now_ns: u64, pause_ns: u64) {
         self.worth = None;
+        self.predicted.clear();
         self.free = true;
         self.pause_ns = FIRST_PAUSE_NS;
         let at_ns = now_ns.saturating_add(pause_ns);
@@ -386,8 +403,10 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::by_work::tests::{in_turns, of};
     use dwell_policy::Layer;
     use dwell_policy::version::Version;
+    use dwell_replay::causal::with_maximum;
 
     #[test]
     fn the_setting_of_trials_polls_for_longest() {
@@ -414,6 +433,23 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn work_that_is_predicted_is_worth_its_cost_until_the_load_changes() {
+        let default = Setting::defaults(Layer::Guest, Version::new(6, 18));
+        let [never, polls] = [0, 80_000].map(|ns| with_maximum(default, ns));
+        let by_work = |every_ns| of(&in_turns(every_ns), &[never, polls]).unwrap();
+        let mut checks = Checks::new(Some(Nanos(60_000_000_000)), &[never, polls]);
+        checks.verified_ns.insert(polls, 0);
+        checks.predicted(&by_work(None), &polls);
+        assert!(checks.worth(&polls) > 1.5 && checks.worth(&never) == 1.0, "{}", checks.worth(&polls));
+        assert!(checks.is_to_be_verified(1, &polls));
+        checks.another_load(1, 0);
+        assert_eq!(checks.worth(&polls), 1.0);
+        // As much work is done.
+        checks.predicted(&by_work(Some(45_000)), &polls);
+        assert_eq!(checks.worth(&polls), 1.0);
     }
 
     #[test]

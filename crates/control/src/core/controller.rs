@@ -1,6 +1,7 @@
 //! The loop of decisions: trust, account, gate, choice and turns, period by period.
 
 use crate::core::account::{Account, Loss};
+use crate::core::by_work::{ByWork, Question};
 use crate::core::change::{Cause, Change, writes};
 use crate::core::checks::Checks;
 use crate::core::choice::{Choice, FEWEST};
@@ -48,6 +49,17 @@ pub struct Controller {
     advised: Option<Setting>,
     /// Whether in the last period most episodes ended in a halt.
     mostly_halts: bool,
+    /// Episodes a second in the last period, of all idlers.
+    per_s: f64,
+    waiting: Option<Waiting>,
+}
+
+/// What waits for a comparison by the work done.
+struct Waiting {
+    /// A change that a replay of idle times has chosen; `None`: a trial is due.
+    chosen: Option<(Setting, Cause)>,
+    part: Part,
+    load_is_new: bool,
 }
 
 impl Controller {
@@ -74,6 +86,8 @@ impl Controller {
             checks,
             advised: None,
             mostly_halts: false,
+            per_s: 0.0,
+            waiting: None,
         })
     }
 
@@ -183,6 +197,8 @@ impl Controller {
             self.idlers.forget_episodes();
         }
         self.mostly_halts = self.idlers.mostly_halt(period.part.ns);
+        self.per_s = period.part.per_s();
+        self.waiting = None;
         let (cause, quiet) = self.judge(now_ns, &period);
         let on_probation = self.is_controlled() && self.account.is_exceeded();
         self.pace.decided(now_ns, quiet, on_probation);
@@ -244,16 +260,53 @@ impl Controller {
         }
     }
 
-    /// What to compare by the work done under it where idlers mostly halt, or where a change is advised: the setting in force,
-    /// the one that is to be advised, the one that was advised last, the one that polls for longest, and never polling. Nothing
-    /// where there is no such question.
-    pub fn to_compare(&self, advice: Option<&Change>) -> Vec<Setting> {
-        if advice.is_none() && !self.mostly_halts {
-            return vec![];
+    /// What to compare by the work done, where that is waited for, or a change is advised, or idlers mostly halt: the setting in
+    /// force, the one to change to, the one that was advised last, the one that polls for longest, never polling, and the
+    /// originals. `None` where there is no such question.
+    pub fn question(&self, advice: Option<&Change>) -> Option<Question> {
+        let to = self.waits_for().or(advice.map(|change| change.to));
+        if to.is_none() && self.waiting.is_none() && !self.mostly_halts {
+            return None;
         }
-        let never = with_maximum(self.present, 0);
-        let advised = advice.map(|change| change.to).into_iter().chain(self.advised);
-        [self.present].into_iter().chain(advised).chain([self.checks.longest(), never]).collect()
+        let others = [self.checks.longest(), with_maximum(self.present, 0), self.originals()];
+        let asked = [Some(self.present), to, self.advised].into_iter().flatten();
+        Some(Question::of(asked.chain(others), self.per_s, self.waits()))
+    }
+
+    /// Whether a comparison by the work done is waited for: [`Controller::compared`] goes on.
+    pub fn waits(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// The setting that waits to be compared by the work done.
+    pub fn waits_for(&self) -> Option<Setting> {
+        Some(self.waiting.as_ref()?.chosen?.0)
+    }
+
+    /// Goes on with what waits: as if there were no comparison, or with the setting that is best by it, if that is another one
+    /// than is in force. If none is, no other setting is chosen for a while, unless the load changes.
+    pub fn compared(&mut self, now_ns: u64, by_work: Option<&ByWork>) -> Option<Change> {
+        let Waiting { mut chosen, part, load_is_new } = self.waiting.take()?;
+        if let Some(by_work) = by_work {
+            self.checks.predicted(by_work, &self.present);
+            if let Some((to, _)) = chosen {
+                let best = by_work.choose(Some(to), self.present);
+                if best == self.present {
+                    self.checks.wait(now_ns);
+                    chosen = None;
+                } else if best != to {
+                    let change = (best, by_work.change(now_ns, best).cause);
+                    chosen = Some(change).filter(|_| self.may_write(now_ns, &best));
+                }
+            }
+        }
+        let begun = self.begin_turns(now_ns, part, load_is_new, chosen.as_ref());
+        let (to, cause) = match chosen.filter(|_| begun != Some(false)) {
+            Some(chosen) => chosen,
+            None if self.checks.in_turns() => self.turn(now_ns, part)?,
+            None => return None,
+        };
+        Some(Change { at_ns: now_ns, from: self.present, to, cause })
     }
 
     /// The setting that was advised last, or else the one in force.
@@ -319,15 +372,16 @@ impl Controller {
             {
                 (*to, present)
             }
+            Some((to, Cause::Work { .. })) => (*to, present),
             Some((to, _)) => (*to, originals),
             None if self.worth() > 1.0 => (originals, present),
             None => (present, originals),
         };
         let new = chosen.map_or(&present, |(to, _)| to);
         let differ = setting != originals || reference != originals && self.checks.are_necessary(now_ns);
-        let mostly_halt = chosen.is_none() && (free || !self.account.rests(now_ns)) && self.mostly_halts;
+        let trial = if chosen.is_none() { self.trial(now_ns) } else { None };
         // Where idlers halt, polling may do more than both settings of a check.
-        let turns = match self.checks.trial(now_ns, &present, mostly_halt) {
+        let turns = match trial {
             Some(polls) => Turns::trial(polls, (present, part), self.terms.halt_cost)?,
             None if !free && differ && self.checks.is_to_be_verified(now_ns, new) => {
                 Turns::check(setting, reference, (present, part), load_is_new, self.terms.halt_cost)
@@ -344,6 +398,14 @@ impl Controller {
             false => self.checks.begin(turns),
         }
         Some(begins_with_chosen)
+    }
+
+    /// The setting of a trial, if one is due.
+    fn trial(&mut self, now_ns: u64) -> Option<Setting> {
+        let exceeded = self.account.is_exceeded();
+        let free = exceeded && self.checks.may_be_free(now_ns);
+        let may_come = free || !exceeded && !self.account.rests(now_ns);
+        self.checks.trial(now_ns, &self.present, may_come && self.mostly_halts)
     }
 
     /// Whether all switches of turns and the way back are within the most writes of a minute.
@@ -432,9 +494,15 @@ impl Controller {
         let chosen =
             chosen.filter(|(to, cause)| self.may_write(now_ns, to) && self.is_worth_turns(now_ns, cause));
         self.idlers.grow_old();
-        let begun = (period.cpu_ns > period.least_ns())
-            .then(|| self.begin_turns(now_ns, period.part, glanced || load_changed, chosen.as_ref()))
-            .flatten();
+        if period.cpu_ns <= period.least_ns() {
+            return (chosen, quiet);
+        }
+        let (part, load_is_new) = (period.part, glanced || load_changed);
+        if self.terms.by_work && (chosen.is_some() || self.trial(now_ns).is_some()) {
+            self.waiting = Some(Waiting { chosen, part, load_is_new });
+            return (None, false);
+        }
+        let begun = self.begin_turns(now_ns, part, load_is_new, chosen.as_ref());
         match begun {
             Some(with_chosen) => (chosen.filter(|_| with_chosen), false),
             None => (chosen, quiet),

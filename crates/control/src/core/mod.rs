@@ -69,7 +69,7 @@ mod turns;
 mod window;
 
 pub use account::TOLERANCE;
-pub use by_work::ByWork;
+pub use by_work::{ByWork, Question};
 pub use candidates::Reach;
 pub use change::{Cause, Change, Measured};
 pub(crate) use change::{differing, writes};

@@ -23,6 +23,8 @@ pub struct Terms {
     /// A setting is compared in turns on the machine when it is first taken, and at most so often, and where
     /// idlers mostly halt polling is tried now and then; `None`: never.
     pub verify: Option<Nanos>,
+    /// Whether a change is put to [`Controller::question`](super::Controller::question) before it is made.
+    pub by_work: bool,
 }
 
 impl Terms {
@@ -37,6 +39,7 @@ impl Terms {
             period: Nanos(100_000_000),
             cpu_limit: Nanos(5_000_000),
             verify: None,
+            by_work: false,
         }
     }
 }

@@ -79,6 +79,11 @@ const MOST_WORTH: f64 = 4.0;
 /// It is asked four times: together they are right as often as one interval of 95 % at least.
 const CONFIDENCE: f64 = 0.99;
 
+/// What a unit may cost of what it costs under another setting, where so many times as much is done a second.
+pub(crate) fn worth(more: f64) -> f64 {
+    more.powi(2).clamp(1.0, MOST_WORTH)
+}
+
 /// What was seen between two decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Part {
@@ -461,8 +466,7 @@ impl Turns {
         if self.side != Side::Both || self.turns.is_empty() {
             return 1.0;
         }
-        let more = if *present == self.setting { self.more() } else { self.more().recip() };
-        more.powi(2).clamp(1.0, MOST_WORTH)
+        worth(if *present == self.setting { self.more() } else { self.more().recip() })
     }
 
     fn measured(&self, ratio: Option<Interval>) -> Measured {

@@ -1,6 +1,6 @@
 //! Bursts of the recorder: short looks at the idle times of one target, one after the other.
 
-use dwell_capture::{Observer, RecordError, Recorder, Target, Until};
+use dwell_capture::{Observer, RecordError, Recorder, Status, Target, Until};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -40,24 +40,42 @@ impl Bursts {
         Ok(&mut self.open.insert(open).recorder)
     }
 
-    /// Records for so long. After an error the next burst opens another recorder.
+    /// Shows an observer what happens for so long.
     pub(super) fn watch(
         &mut self,
         online: &str,
         length: Duration,
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
+        self.during(online, length, |recorder, until| Ok((recorder.watch(until, observer)?, ())))
+    }
+
+    /// Records for so long: the bytes of a Parquet file.
+    pub(super) fn to_memory(&mut self, online: &str, length: Duration) -> Result<Vec<u8>, RecordError> {
+        self.during(online, length, |recorder, until| {
+            let (summary, bytes) = recorder.to_memory(until, &mut ())?;
+            Ok((summary.status, bytes))
+        })
+    }
+
+    /// After an error the next burst opens another recorder.
+    fn during<T>(
+        &mut self,
+        online: &str,
+        length: Duration,
+        records: impl FnOnce(&mut Recorder, &Until<'_>) -> Result<(Status, T), RecordError>,
+    ) -> Result<T, RecordError> {
         let stop = AtomicBool::new(false);
-        let watched = self.open(online)?.watch(&Until { duration: Some(length), stop: &stop }, observer);
-        match (watched, &mut self.open) {
-            (Ok(status), Some(open)) => {
+        let recorded = records(self.open(online)?, &Until { duration: Some(length), stop: &stop });
+        match (recorded, &mut self.open) {
+            (Ok((status, recorded)), Some(open)) => {
                 let before = std::mem::replace(&mut open.reported, status.lost);
                 self.lost += status.lost.saturating_sub(before);
-                Ok(())
+                Ok(recorded)
             }
-            (watched, open) => {
+            (recorded, open) => {
                 *open = None;
-                watched.map(drop)
+                recorded.map(|(_, recorded)| recorded)
             }
         }
     }

@@ -3,12 +3,9 @@
 
 use super::layered::Layered;
 use super::{Control, nanos, words};
-use crate::core::{ByWork, Cause, Change};
-use dwell_policy::param::Setting;
+use crate::core::{ByWork, Cause, Change, Question};
 use std::time::Duration;
 
-/// How long causes are recorded.
-const RECORDED: Duration = Duration::from_millis(100);
 /// How often, without advice of a replay of idle times \[ns\].
 const EVERY_NS: u64 = 16_000_000_000;
 /// Of the CPU time that control may use, comparisons use at most one part in so many.
@@ -36,14 +33,12 @@ impl Control<'_> {
             Some(_) => false,
             None => now_ns >= comparisons.next_ns,
         };
-        let settings = if due { controller.to_compare(advice.as_ref()) } else { vec![] };
-        if settings.is_empty() {
-            return advice;
-        }
+        let question = controller.question(advice.as_ref()).filter(|_| due);
+        let Some(question) = question else { return advice };
         if now_ns < comparisons.rests_until_ns {
             return None;
         }
-        let Some(by_work) = self.compare(at, now_ns, &settings) else { return advice };
+        let Some(by_work) = self.compare(at, now_ns, &question) else { return advice };
         let Layered { subject, controller, comparisons, .. } = &mut self.layers[at];
         let best = by_work.choose(advice.as_ref().map(|change| change.to), controller.advice());
         let change = by_work.change(now_ns, best);
@@ -63,12 +58,38 @@ impl Control<'_> {
         None
     }
 
+    /// What to do where a comparison by the work done is waited for. Turns judge it if causes cannot be recorded, or
+    /// if CPU time is short.
+    pub(super) fn compared(&mut self, at: usize) -> Option<Change> {
+        let controller = &self.layers[at].controller;
+        if !controller.waits() {
+            return None;
+        }
+        let question = controller.question(None)?;
+        let now_ns = self.now_ns();
+        let rests = now_ns < self.layers[at].comparisons.rests_until_ns;
+        let by_work = if rests { None } else { self.compare(at, now_ns, &question) };
+        let now_ns = self.now_ns();
+        let Layered { subject, controller, comparisons, .. } = &mut self.layers[at];
+        let present = controller.status(now_ns).present;
+        if let Some((by_work, to)) = by_work.as_ref().zip(controller.waits_for())
+            && by_work.choose(Some(to), present) == present
+            && !std::mem::replace(&mut comparisons.has_refused, true)
+        {
+            let line = words::line(&by_work.change(now_ns, to), &|_| String::new());
+            self.notes.say(subject, &format!("no change: a replay of idle times would choose {line}"));
+        }
+        let change = controller.compared(now_ns, by_work.as_ref());
+        comparisons.has_refused &= change.is_none();
+        change
+    }
+
     /// Records causes and compares settings; `None` where causes cannot be recorded, or show too little.
-    fn compare(&mut self, at: usize, now_ns: u64, settings: &[Setting]) -> Option<ByWork> {
+    fn compare(&mut self, at: usize, now_ns: u64, question: &Question) -> Option<ByWork> {
         let before = self.used();
         let Layered { source, .. } = &mut self.layers[at];
-        let segments = source.segments(RECORDED);
-        let by_work = segments.map(|segments| ByWork::of(&segments, settings, self.config.halt_cost));
+        let segments = source.segments(Duration::from_nanos(question.length_ns));
+        let by_work = segments.map(|segments| ByWork::of(&segments, question, self.config.halt_cost));
         let took_ns = nanos(self.used().saturating_sub(before));
         let rest_ns = took_ns.saturating_mul(ONE_IN * 1_000_000_000 / self.config.cpu_limit.get().max(1));
         let Layered { comparisons, .. } = &mut self.layers[at];

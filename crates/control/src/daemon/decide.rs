@@ -143,7 +143,10 @@ impl Control<'_> {
                 advice.iter().for_each(|change| self.advise(at, change));
                 Ok(())
             }
-            Mode::Active => change.map_or(Ok(()), |change| self.act(at, &change)),
+            Mode::Active => {
+                let change = change.or_else(|| self.compared(at));
+                change.map_or(Ok(()), |change| self.act(at, &change))
+            }
         }
     }
 

@@ -128,7 +128,9 @@ impl Control<'_> {
         let late = self.latency(&originals).assumed;
         let turns = mode == Mode::Active && self.config.compares(subject.layer());
         let verify = turns.then_some(verify);
-        let terms = Terms { late, longest_window, period, cpu_limit, verify, ..Terms::at(halt_cost) };
+        let by_work = turns && subject.layer() == Layer::Guest;
+        let terms =
+            Terms { late, longest_window, period, cpu_limit, verify, by_work, ..Terms::at(halt_cost) };
         Ok(Controller::new(originals, terms)?)
     }
 

@@ -10,7 +10,7 @@ use crate::core::{Controller, Drawn, Episode, Histograms, Looks, Observed};
 use anyhow::Context;
 use dwell_capture::kvm_stats::{Counters, Snapshot, SourceError, StatsReader, VmId};
 use dwell_capture::polling::poll_step;
-use dwell_capture::{GuestSource, Observer, Recorder, Target, Until};
+use dwell_capture::{GuestSource, Observer, Target};
 use dwell_knobs::lease::Lease;
 use dwell_machine::threads::context_switches;
 use dwell_machine::{IdleCounts, Machine, Sysroot, Writable};
@@ -19,7 +19,6 @@ use dwell_recording::{Reader, Segments};
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// The lengths that are drawn of a period, of all VMs together.
@@ -139,6 +138,7 @@ pub(super) fn of_layer(
         halt_cost: config.halt_cost,
         counters: IdleCounters::of(machine, layer),
         bursts: Bursts::of(Target::Guest { source: GuestSource::Auto, causes: false }),
+        causes: Bursts::of(Target::Guest { source: GuestSource::Auto, causes: true }),
         online: online(machine),
         last: None,
         glanced: None,
@@ -291,6 +291,7 @@ pub(super) struct Guest {
     halt_cost: Nanos,
     counters: IdleCounters,
     bursts: Bursts,
+    causes: Bursts,
     /// The CPUs that were online.
     online: String,
     /// The counters at the end of the last burst.
@@ -356,10 +357,7 @@ impl Source for Guest {
         if self.layer == Layer::Driver {
             return None;
         }
-        let stop = AtomicBool::new(false);
-        let until = Until { duration: Some(length), stop: &stop };
-        let target = Target::Guest { source: GuestSource::Auto, causes: true };
-        let (_, bytes) = Recorder::open(target, None).ok()?.to_memory(&until, &mut ()).ok()?;
+        let bytes = self.causes.to_memory(&self.online, length).ok()?;
         Reader::from_bytes("causes", bytes).ok()?.segments().ok()?
     }
 
@@ -370,7 +368,7 @@ impl Source for Guest {
     }
 
     fn lost(&self) -> u64 {
-        self.bursts.lost
+        self.bursts.lost + self.causes.lost
     }
 }
 

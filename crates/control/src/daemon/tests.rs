@@ -337,6 +337,34 @@ fn advice_by_idle_times_that_causes_contradict_is_named_once_and_not_given() {
     assert!(advised(5_000, None)[0].starts_with("guest: advice, by replay alone: guest_halt_poll_ns 0 -> "));
 }
 
+/// The lines of a minute of control of a load, with *never* in force, and how many values were written.
+fn controlled(idle_ns: u64, causes: Option<fn() -> Segments>) -> (Vec<String>, u64) {
+    let fixture = Fixture::guest();
+    fixture.set("guest_halt_poll_ns", "0");
+    let load = Load { idle_ns, causes, ..QUIET };
+    let script = vec![(59.0, Event::Ask(Ask::Status))];
+    let ran = run(&fixture, &|| Ok(configuration(Mode::Active)), load, 60.0, script);
+    assert_eq!(ran.end.unwrap(), End::Duration);
+    (ran.lines[1..ran.lines.len() - 1].to_vec(), ran.answers[0]["layers"][0]["writes"].as_u64().unwrap())
+}
+
+#[test]
+fn what_causes_contradict_is_named_once_and_not_chosen() {
+    let (lines, _) = controlled(5_000, Some(|| in_turns(Some(45_000))));
+    let line = &lines[0];
+    assert!(
+        line.starts_with("guest: no change: a replay of idle times would choose guest_halt_poll_ns 0 -> "),
+        "{line}"
+    );
+    assert!(line.contains(" times the work a second, and "), "{line}");
+    println!("{lines:?}");
+    // Turns judge what causes do not contradict.
+    for causes in [None, Some((|| in_turns(None)) as fn() -> Segments)] {
+        let (lines, writes) = controlled(5_000, causes);
+        assert!(lines[1].starts_with("guest: verified in turns: ") && writes == 3, "{lines:?} {writes}");
+    }
+}
+
 #[test]
 fn a_lease_is_held_while_control_goes_on_and_ended_with_it() {
     for by_signal in [true, false] {

@@ -68,7 +68,10 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
         Cause::Tried(measured) => {
             let what =
                 if measured.setting_ns < measured.reference_ns { "was cheaper" } else { "did more work" };
-            format!("a trial of polling {what}, which no replay had predicted: {}", in_turns(&measured))
+            format!(
+                "a trial of polling {what}, which no replay of idle times had predicted: {}",
+                in_turns(&measured)
+            )
         }
         Cause::Untrusted { apart, episodes, rest_ns } => format!(
             "the originals for {}, unless the load changes: of {} episodes {}; the rule does not describe this load",
