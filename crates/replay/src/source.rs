@@ -223,6 +223,12 @@ pub trait Source: Sync {
     /// Number of episodes; a row is an episode, in the order of the file.
     fn episodes(&self) -> u64;
 
+    /// How many rows are of an earlier time than rows before them, so that the rows of a half are not those of half the time;
+    /// of all episodes, once they were visited.
+    fn out_of_time(&self) -> u64 {
+        0
+    }
+
     fn idlers(&self) -> usize;
 
     /// What its times resolve \[ns\]; 0 where that is not known.
@@ -284,6 +290,18 @@ pub trait Source: Sync {
     fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch)) -> Result<Vec<Span>, ReadError>;
 }
 
+/// What the first visit of all episodes finds of their times.
+#[derive(Clone, Copy, Default)]
+struct Order {
+    /// Episodes that start before the one before them of the same idler has ended.
+    overlapping: u64,
+    /// Episodes that end before one of the rows before them has started.
+    out_of_time: u64,
+}
+
+/// How much earlier than a row before it an episode may end \[ns\]: the times of two CPUs may differ.
+const CLOCKS_NS: u64 = 1_000_000;
+
 /// A Parquet recording, read row group by row group, so that memory does not grow with its length.
 pub struct RecordingSource {
     reader: Arc<Reader>,
@@ -293,8 +311,7 @@ pub struct RecordingSource {
     /// That of halts of which the recording has none.
     otherwise: Option<Nanos>,
     latencies: OnceLock<Latencies>,
-    /// Counted by the first visit of all episodes.
-    overlapping: OnceLock<u64>,
+    order: OnceLock<Order>,
     poll_pass: Nanos,
 }
 
@@ -308,7 +325,7 @@ impl RecordingSource {
             given: None,
             otherwise: None,
             latencies: OnceLock::new(),
-            overlapping: OnceLock::new(),
+            order: OnceLock::new(),
             poll_pass: Nanos::ZERO,
         }
     }
@@ -395,10 +412,10 @@ impl RecordingSource {
     /// # Errors
     /// [`ReadError`] if the recording cannot be read.
     pub fn overlapping(&self) -> Result<u64, ReadError> {
-        if self.overlapping.get().is_none() {
+        if self.order.get().is_none() {
             self.visit(0..u64::MAX, &mut |_| ())?;
         }
-        Ok(self.overlapping.get().copied().unwrap_or(0))
+        Ok(self.order.get().map_or(0, |order| order.overlapping))
     }
 
     pub fn reader(&self) -> &Reader {
@@ -444,6 +461,10 @@ impl Source for RecordingSource {
         self.reader.episodes()
     }
 
+    fn out_of_time(&self) -> u64 {
+        self.order.get().map_or(0, |order| order.out_of_time)
+    }
+
     fn when_recorded(&self) -> Option<TimeRecorded> {
         self.reader.time_recorded()
     }
@@ -483,16 +504,19 @@ impl Source for RecordingSource {
         let latencies = self.latencies()?;
         let late = Some(latencies).filter(|latencies| self.is_late(latencies));
         let is_whole = cuts.first() == Some(&0) && cuts.last().is_some_and(|&end| end >= self.episodes());
-        let mut ends = Some(Ends::default()).filter(|_| is_whole && self.overlapping.get().is_none());
-        let (mut overlapping, tolerance_ns) = (0, self.reader.metadata().overlap_tolerance_ns());
+        let mut ends = Some(Ends::default()).filter(|_| is_whole && self.order.get().is_none());
+        let (mut order, tolerance_ns) = (Order::default(), self.reader.metadata().overlap_tolerance_ns());
+        let (mut latest_ns, clocks_ns) = (0, CLOCKS_NS.max(tolerance_ns));
         self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
             if let Some(ends) = &mut ends {
-                overlapping += (0..chunk.rows)
-                    .filter(|&row| {
-                        let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
-                        ends.overlaps(chunk.idler[row] as usize, start_ns, idle_ns, tolerance_ns)
-                    })
-                    .count() as u64;
+                for row in 0..chunk.rows {
+                    let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
+                    let overlaps = ends.overlaps(chunk.idler[row] as usize, start_ns, idle_ns, tolerance_ns);
+                    order.overlapping += u64::from(overlaps);
+                    let end_ns = start_ns.saturating_add(idle_ns).saturating_add(clocks_ns);
+                    order.out_of_time += u64::from(end_ns < latest_ns);
+                    latest_ns = latest_ns.max(start_ns);
+                }
             }
             for (number, part) in parts.iter().enumerate() {
                 let wanted = rows.start.max(part.start)..rows.end.min(part.end);
@@ -510,7 +534,7 @@ impl Source for RecordingSource {
             }
         })?;
         if ends.is_some() {
-            let _ = self.overlapping.set(overlapping);
+            let _ = self.order.set(order);
         }
         Ok(spans)
     }

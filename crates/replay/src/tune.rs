@@ -42,6 +42,9 @@ pub struct Task<'a> {
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
+/// One row in so many may be out of the order of time: a recorder holds some back until it knows how they ended.
+const MOST_OUT_OF_TIME: u64 = 16;
+
 /// Why there is no advice.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
@@ -60,6 +63,17 @@ pub enum TuneError {
         first: u64,
         /// Episodes in the second half.
         second: u64,
+    },
+    /// The rows of each half are those of some idlers, not of half the time.
+    #[error(
+        "the rows are not in the order of time: {number} of {episodes} are earlier than rows before them, so that one half \
+         cannot be chosen on and the other judged on; sort them by start_ns"
+    )]
+    OutOfTime {
+        /// Rows that are earlier than rows before them.
+        number: u64,
+        /// All rows.
+        episodes: u64,
     },
     /// The states of all settings of all idlers would take too much memory.
     #[error(
@@ -132,6 +146,10 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
         return Err(TuneError::TooManyIdlers { idlers, settings });
     }
     let search = Search::run(task, &halves)?;
+    let out_of_time = task.source.out_of_time();
+    if out_of_time > episodes / MOST_OUT_OF_TIME {
+        return Err(TuneError::OutOfTime { number: out_of_time, episodes });
+    }
     let mut span = search.fitted_span;
     span.extend(search.judged_span);
     Overlapping::check(task.source, search.optimum.iter().map(|counts| counts.idle_ns).sum(), span)?;

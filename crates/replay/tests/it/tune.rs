@@ -3,9 +3,10 @@
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
+use dwell_recording::{Episode, Metadata, Packing, Reader, Writer};
 use dwell_replay::advice::{Advice, Conclusion, Goal, Role, Worth};
 use dwell_replay::tune::{MIN_EPISODES, Task, TuneError, tune};
-use dwell_replay::{Memory, WakeupLatency, grid};
+use dwell_replay::{Memory, RecordingSource, Source, WakeupLatency, grid};
 
 const HALT_COST: Nanos = Nanos(20_000);
 
@@ -19,7 +20,7 @@ fn advise_from(idle_ns: &[u64], goal: Goal, present: Setting) -> Result<Advice, 
     advise_on(&Memory::of_one(idle_ns), goal, present)
 }
 
-fn advise_on(source: &Memory, goal: Goal, present: Setting) -> Result<Advice, TuneError> {
+fn advise_on(source: &dyn Source, goal: Goal, present: Setting) -> Result<Advice, TuneError> {
     let candidates = grid::settings(Layer::Host, present.version());
     let task = Task {
         source,
@@ -241,5 +242,28 @@ fn burst_in_one_half_of_the_time_recorded_is_refused() {
     match advise_on(&burst, Goal::LeastCost, present) {
         Err(TuneError::UnevenHalves { first: 2_000, second: 0 }) => {}
         other => panic!("{:?}", other.map(|advice| advice.verdict)),
+    }
+}
+
+/// Two idlers whose rows are one after the other, or in the order of time.
+#[test]
+fn halves_that_are_of_other_idlers_are_refused() {
+    let advise = |grouped: bool| {
+        let mut writer = Writer::new(vec![], Metadata::new(Layer::Host), Packing::default()).unwrap();
+        for number in 0..2_000u64 {
+            let (idler, at) =
+                if grouped { (number / 1_000, number % 1_000) } else { (number % 2, number / 2) };
+            let name = ["a", "b"][usize::try_from(idler).unwrap()];
+            writer.push(&Episode::new(name, at * 1_000_000 + idler, 900_000)).unwrap();
+        }
+        let reader = Reader::from_bytes("memory", writer.close().unwrap().1).unwrap();
+        let present = Setting::defaults(Layer::Host, Version::new(6, 18));
+        advise_on(&RecordingSource::new(reader, false), Goal::LeastCost, present).map(|advice| advice.verdict)
+    };
+    assert!(advise(false).is_ok());
+    match advise(true) {
+        // All of the second one's rows but the last two.
+        Err(TuneError::OutOfTime { number: 998, episodes: 2_000 }) => {}
+        other => panic!("{other:?}"),
     }
 }
