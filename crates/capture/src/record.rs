@@ -200,12 +200,12 @@ impl Recorder {
     }
 
     /// Records into memory: the bytes of a Parquet file, for
-    /// [`Reader::from_bytes`](dwell_recording::Reader::from_bytes). May be called again, as [`Recorder::watch`].
+    /// [`Reader::from_bytes`](dwell_recording::Reader::from_bytes).
     ///
     /// # Errors
     /// What went wrong.
     pub fn to_memory(
-        &mut self,
+        mut self,
         until: &Until<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Summary, Vec<u8>), RecordError> {
@@ -699,7 +699,7 @@ pub fn record_anything(
 ) -> Result<(Summary, Vec<u8>), RecordError> {
     let until = Until { duration: Some(duration), stop };
     if !names::processes_with_vm(&Sysroot::of_this_machine()).is_empty()
-        && let Ok(mut recorder) =
+        && let Ok(recorder) =
             Recorder::open(Target::Host { pid: None, exits: false, contention: true, causes: false }, None)
     {
         let (summary, bytes) = recorder.to_memory(&until, observer)?;

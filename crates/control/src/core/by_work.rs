@@ -9,13 +9,14 @@ use dwell_policy::param::Setting;
 use dwell_recording::Segments;
 use dwell_replay::causal::{Calibrated, Outcome, Predictor, Range};
 use dwell_replay::{Rule, RuleError};
+use std::time::Duration;
 
 /// The most segments that are replayed.
 const MOST_SEGMENTS: usize = 1024;
-/// How long causes are recorded at least \[ns\] …
-const SHORTEST_NS: u64 = 10_000_000;
+/// How long causes are recorded at least …
+const SHORTEST: Duration = Duration::from_millis(10);
 /// … and at most, for advice, or before a change: a setting that costs too much is in force meanwhile.
-const LONGEST_NS: [u64; 2] = [100_000_000, 30_000_000];
+const LONGEST: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(30)];
 /// By how much a replay of the setting in force may miss the work that was recorded, as a share.
 const OWN_ERROR: f64 = 0.2;
 
@@ -23,8 +24,8 @@ const OWN_ERROR: f64 = 0.2;
 pub struct Question {
     /// The one in force first, and none twice.
     settings: Vec<Setting>,
-    /// For how long to record causes \[ns\].
-    pub length_ns: u64,
+    /// For how long to record causes.
+    pub length: Duration,
 }
 
 impl Question {
@@ -40,9 +41,8 @@ impl Question {
                 of.push(setting);
             }
         }
-        let length_ns = (MOST_SEGMENTS as f64 * 1e9 / per_s.max(1.0)) as u64;
-        let length_ns = length_ns.clamp(SHORTEST_NS, LONGEST_NS[usize::from(before_a_change)]);
-        Question { settings: of, length_ns }
+        let length = Duration::from_secs_f64(MOST_SEGMENTS as f64 / per_s.max(1.0));
+        Question { settings: of, length: length.clamp(SHORTEST, LONGEST[usize::from(before_a_change)]) }
     }
 }
 

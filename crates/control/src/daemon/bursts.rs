@@ -51,9 +51,9 @@ impl Bursts {
     }
 
     /// Records for so long: the bytes of a Parquet file.
-    pub(super) fn to_memory(&mut self, online: &str, length: Duration) -> Result<Vec<u8>, RecordError> {
+    pub(super) fn record(&mut self, online: &str, length: Duration) -> Result<Vec<u8>, RecordError> {
         self.during(online, length, |recorder, until| {
-            let (summary, bytes) = recorder.to_memory(until, &mut ())?;
+            let (summary, bytes) = recorder.write(Vec::new(), until, &mut ())?;
             Ok((summary.status, bytes))
         })
     }

@@ -4,7 +4,6 @@
 use super::layered::Layered;
 use super::{Control, nanos, words};
 use crate::core::{ByWork, Cause, Change, Question};
-use std::time::Duration;
 
 /// How often, without advice of a replay of idle times \[ns\].
 const EVERY_NS: u64 = 16_000_000_000;
@@ -88,7 +87,7 @@ impl Control<'_> {
     fn compare(&mut self, at: usize, now_ns: u64, question: &Question) -> Option<ByWork> {
         let before = self.used();
         let Layered { source, .. } = &mut self.layers[at];
-        let segments = source.segments(Duration::from_nanos(question.length_ns));
+        let segments = source.segments(question.length);
         let by_work = segments.map(|segments| ByWork::of(&segments, question, self.config.halt_cost));
         let took_ns = nanos(self.used().saturating_sub(before));
         let rest_ns = took_ns.saturating_mul(ONE_IN * 1_000_000_000 / self.config.cpu_limit.get().max(1));

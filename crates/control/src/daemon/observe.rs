@@ -357,7 +357,7 @@ impl Source for Guest {
         if self.layer == Layer::Driver {
             return None;
         }
-        let bytes = self.causes.to_memory(&self.online, length).ok()?;
+        let bytes = self.causes.record(&self.online, length).ok()?;
         Reader::from_bytes("causes", bytes).ok()?.segments().ok()?
     }
 

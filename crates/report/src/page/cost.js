@@ -47,7 +47,7 @@ const verdict = (recording) => {
     element(
       'p',
       { class: 'note' },
-      `Cost is polling CPU plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which was not used for the choice. Goal: ${goalWords(tune.goal)}. ${count(tune.settings_tried)} settings were tried. Replay is open loop: episodes do not change when the policy does.`,
+      `Cost is polling CPU plus ${price} for each halt, of all ${tune.idlers === 1 ? 'episodes' : 'idlers together, in shares of one CPU,'} on the second half of the recording, which was not used for the choice. Goal: ${goalWords(tune.goal)}. ${count(tune.settings_tried)} settings were tried. ${tune.work ? 'These figures keep the idle times of the recording; the table by work lets them change with the setting' : 'Replay is open loop: episodes do not change when the policy does'}.`,
     ),
     element('p', { class: 'note' }, `Halt cost: ${haltCostWords(tune)}.`),
     learnersWords(recording),
@@ -72,6 +72,37 @@ const verdict = (recording) => {
           ),
         )
       : null,
+  );
+};
+
+/** What settings do to the work, by a replay of causes. */
+const byWork = ({ tune }) => {
+  const work = tune && tune.work;
+  if (!work) return null;
+  const range = ({ middle, low, high }, words) => `${words(middle)} (${words(low)} to ${words(high)})`;
+  const middle = (figure, words) => words(figure.middle);
+  return element(
+    'section',
+    { class: 'card', id: 'by-work' },
+    element('h2', {}, 'By work'),
+    element(
+      'p',
+      { class: 'note' },
+      `Causes were replayed, which let the idle times change with the setting. Unit of work: a segment of ${work.unit_of_work.join(', ')}; ${rate(work.recorded_work_per_s)} a second were recorded. In brackets: what the constants, the recording's length and the model leave open.`,
+    ),
+    table(
+      [['policy', true], ['work a second'], ['cost of a unit'], ['cycle'], ['CPU time'], ['polling'], ['halts a second'], ['setting', true]],
+      work.settings.map((row) => [
+        row.role,
+        range(row.speed, fixed),
+        range(row.cost_ns, span),
+        middle(row.cycle_ns, span),
+        middle(row.cpu_s, percent),
+        middle(row.polled_s, percent),
+        middle(row.halts_per_s, rate),
+        settingText(row.setting),
+      ]),
+    ),
   );
 };
 

@@ -35,7 +35,7 @@ const show = (number) => {
   const parts = [
     ...ofRecording(heading),
     report.comparison ? changed() : null,
-    ...ofRecording(verdict),
+    ...ofRecording(verdict, byWork),
     report.plan ? plan() : null,
     report.comparison ? comparison() : null,
     ...ofRecording(tuned, idle, polls, () => timeline(together), closeup, activity),

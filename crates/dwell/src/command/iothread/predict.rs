@@ -38,8 +38,7 @@ impl Waits {
         mut requests: impl FnMut() -> anyhow::Result<u64>,
     ) -> anyhow::Result<Waits> {
         let pid = i32::try_from(thread.tid()).context("not a thread ID")?;
-        let mut recorder =
-            Recorder::open(Target::Thread { pid: Some(pid), comm: vec![], causes: false }, None)?;
+        let recorder = Recorder::open(Target::Thread { pid: Some(pid), comm: vec![], causes: false }, None)?;
         let mut served = AtEnds::new(|| Ok([requests()?, super::usage(thread)?.switches.voluntary]));
         let (summary, bytes) = recorder.to_memory(&Until { duration: Some(length), stop }, &mut served)?;
         let [begin, end] = served.both()?.context("the recorder did not begin")?;

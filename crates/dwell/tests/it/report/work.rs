@@ -1,6 +1,7 @@
 //! From a trace with causes to what settings do to the work.
 
 use super::inputs::{Inputs, done};
+use super::page::{assert_quiet, browser};
 use std::fmt::Write;
 
 /// Two tasks on a CPU each that wake each other after 5 us of work, and run 1.8 us after they are woken, as ftrace writes it.
@@ -31,24 +32,36 @@ fn ping_pong(rounds: u64) -> String {
     text
 }
 
-#[test]
-fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
+/// A recording of them, and the folder that it is in.
+fn recording() -> (Inputs, String) {
     let inputs = Inputs::new();
     let trace = inputs.write("trace.txt", &ping_pong(3_000));
     let recording = inputs.text("idle.parquet");
-    let in_force = "guest_halt_poll_ns=200us";
-    done(&[
-        "import",
-        &trace,
-        "--layer",
-        "guest",
-        "--kernel",
-        "6.18.0",
-        "--in-force",
-        in_force,
-        "-o",
-        &recording,
-    ]);
+    let in_force = ["--kernel", "6.18.0", "--in-force", "guest_halt_poll_ns=200us"];
+    done(&[&["import", &trace, "--layer", "guest", "-o", &recording], &in_force[..]].concat());
+    (inputs, recording)
+}
+
+#[test]
+fn the_page_has_the_table_by_work() {
+    let Some((_alone, mut browser)) = browser("the table by work") else { return };
+    let (inputs, recording) = recording();
+    let page = inputs.text("report.html");
+    done(&["report", &recording, "--halt-cost", "20us", "-o", &page]);
+    let tuned = done(&["tune", &recording, "--halt-cost", "20us", "--format", "json"]);
+    let tuned: serde_json::Value = serde_json::from_slice(&tuned).unwrap();
+    let mut tab = browser.tab((1280, 900), "light");
+    tab.open(page.as_ref());
+    let rows = tab.value("document.querySelectorAll('#by-work tbody tr').length");
+    assert_eq!(rows.as_u64().unwrap(), tuned["work"]["settings"].as_array().unwrap().len() as u64);
+    let text = tab.text("document.body.innerText");
+    assert!(text.contains("client/101, server/102") && !text.contains("open loop"), "{text}");
+    assert_quiet(&tab);
+}
+
+#[test]
+fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
+    let (_inputs, recording) = recording();
     let info = String::from_utf8(done(&["info", &recording])).unwrap();
     assert!(info.contains("(coupled)"), "{info}");
     let tune = |format: &str| {
