@@ -12,8 +12,8 @@
 //! controller restores them whatever has become of the journal. Before each write it is compared with the journal, and where
 //! that was changed nothing more is written.
 //!
-//! There is at most one open lease for a [`Subject`], so that originals are never taken from values that a
-//! controller has set.
+//! There is at most one open lease for a [`Subject`], and none is taken while a change of it is open that was interrupted, so
+//! that originals are never taken from values that a controller has set, or a verification.
 //!
 //! A controller that ends may *leave* its setting, and the lease with it. The next one *adopts* both, without
 //! a write to any parameter, where the journal has every value that it finds as the one that was left, in the
@@ -137,6 +137,11 @@ pub enum LeaseError {
     Qemu(#[from] IothreadError),
     #[error("{subject} is leased already (change {id}); `dwell control stop` ends that")]
     Taken { subject: Box<Subject>, id: Id },
+    /// What a killed process has set may be in force.
+    #[error(
+        "change {id} was interrupted, and what is in force may not be the originals; revert it first: dwell revert {id}"
+    )]
+    Interrupted { id: Id },
     /// A parameter has another value than the originals.
     #[error(transparent)]
     Meanwhile(#[from] Box<Changed>),
@@ -238,12 +243,14 @@ impl Lease {
         // Before the values are read: while the journal is locked, no other dwell is between two writes.
         let mut journal = Journal::open(machine, &holder.state_directory)?;
         journal.is_not_verified()?;
-        let taken = match subject {
-            Subject::Layer(_) => open_of(journal.changes(), subject),
-            Subject::Iothread(target) => open_of_thread(journal.changes(), target, process),
-        };
-        if let Some(taken) = taken {
+        let is_of = |change: &&Change| change.state.is_open() && has(change, subject, process);
+        let open = || journal.changes().iter().filter(is_of);
+        if let Some(taken) = open().find(|change| change.lease) {
             return Err(LeaseError::Taken { subject: Box::new(subject.clone()), id: taken.id });
+        }
+        let booted = identity::boot_id(machine);
+        if let Some(change) = open().find(|change| is_interrupted(change, booted.as_deref(), process)) {
+            return Err(LeaseError::Interrupted { id: change.id });
         }
         let entries = entries(machine, subject, originals, settings)?;
         fit(machine, &entries, originals)?;
@@ -480,18 +487,24 @@ pub fn open_of<'a>(changes: &'a [Change], subject: &Subject) -> Option<&'a Chang
     open(changes).find(|change| Subject::of(change).as_ref() == Some(subject))
 }
 
-/// The open lease of the I/O thread `id` of the QEMU at a socket, or in a process, which may have several monitors.
-fn open_of_thread<'a>(
-    changes: &'a [Change],
-    target: &IothreadTarget,
-    process: Option<Process>,
-) -> Option<&'a Change> {
-    open(changes).find(|change| {
-        let leased = change.plan.iothread.as_ref().filter(|leased| leased.id == target.id);
-        leased.is_some_and(|leased| {
-            leased.socket == target.socket || process.is_some() && process == change.process
-        })
-    })
+/// Whether a change is of a subject: of the I/O thread `id` of the QEMU at a socket, or in a process, which may have several
+/// monitors.
+fn has(change: &Change, subject: &Subject, process: Option<Process>) -> bool {
+    match (subject, &change.plan.iothread) {
+        (Subject::Iothread(target), Some(leased)) => {
+            let is_of_process = process.is_some() && process == change.process;
+            leased.id == target.id && (leased.socket == target.socket || is_of_process)
+        }
+        _ => Subject::of(change).as_ref() == Some(subject),
+    }
+}
+
+/// Whether a change, or the verification of one, was interrupted in this boot and process. Neither runs while the journal is
+/// locked and no change is verified.
+fn is_interrupted(change: &Change, booted: Option<&str>, process: Option<Process>) -> bool {
+    (change.state == State::Unfinished || change.verifying)
+        && !change::is_of_another_boot(change, booted)
+        && (change.process.is_none() || change.process == process)
 }
 
 /// Ends leases: originals are restored, values that another program has written stay, and the changes are closed either

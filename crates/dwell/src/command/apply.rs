@@ -75,7 +75,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     let plan = read(&args.plan)?;
     let machine = args.state.machine()?;
     let permission = Permission { force: args.force, no_effect: args.allow_no_effect };
-    let how = How { persist: args.persist, permission, dry_run: args.dry_run, has_overrides: true };
+    let how = How {
+        persist: args.persist,
+        permission,
+        dry_run: args.dry_run,
+        verifying: false,
+        has_overrides: true,
+    };
     let (ready, change) = carry_out(&machine, &plan, &args.state, how)?;
     let shown = report(&args, &ready, change);
     match change {
@@ -107,6 +113,8 @@ pub(crate) struct How {
     pub(crate) permission: Permission,
     /// Whether nothing is written.
     pub(crate) dry_run: bool,
+    /// Whether the values are in force only to be measured.
+    pub(crate) verifying: bool,
     /// Whether the command has options that permit more.
     pub(crate) has_overrides: bool,
 }
@@ -134,7 +142,7 @@ pub(crate) fn carry_out(
     let mut journal = Journal::open(machine, &state.state_dir).context("nothing was changed")?;
     // Before the values are compared: a verification switches them.
     journal.is_not_verified().context("nothing was changed")?;
-    let ready = check(journal.changes())?;
+    let ready = Ready { verifying: how.verifying, ..check(journal.changes())? };
     if ready.is_nothing() {
         return Ok((ready, None));
     }

@@ -93,7 +93,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     args.work.check()?;
     // What has no effect was refused with the reason.
     let permission = Permission { force: false, no_effect: true };
-    let how = How { persist: false, permission, dry_run: false, has_overrides: false };
+    let how = How { persist: false, permission, dry_run: false, verifying: true, has_overrides: false };
     let (_, id) =
         apply::carry_out(&machine, &plan, &args.state, how).context("cannot measure the setting")?;
     let id = id.context("the values are in force already")?;
@@ -126,7 +126,8 @@ fn verify(args: &Args, machine: &dyn Writable, id: Option<Id>, stop: &AtomicBool
     verified
         .with(|journal, change| {
             change::switch(machine, &change, Side::After, &mut std::thread::sleep)?;
-            Ok(journal.save(&Change { verifying: false, ..change })?)
+            // A setting that is only measured is reverted at the end.
+            Ok(journal.save(&Change { verifying: args.set.is_given(), ..change })?)
         })
         .context("cannot set the values from after the change again")?;
     let (results, sides) = measured.with_context(|| match args.set.is_given() {

@@ -45,6 +45,8 @@ fn a_verification_that_was_interrupted_is_told_and_taken_back() {
             return;
         }
         assert!(scene.stdout(&["status"]).contains("a `dwell verify` of it was interrupted"));
+        let told = scene.refused(&["control", "--mode", "active", "--layer", "guest", "--duration", "1ms"]);
+        assert!(told.contains("change 1 was interrupted") && told.contains("dwell revert 1"), "{told}");
         scene.stdout(&["revert"]);
         assert_eq!(scene.machine.snapshot(), before);
     }

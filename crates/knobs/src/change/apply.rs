@@ -82,7 +82,7 @@ pub fn apply(
     let mut change = Change { kept: ready.kept, back: ready.back.clone(), process, ..begun };
     journal.save(&change).map_err(ApplyError::Journal)?;
     let done = carry_out(machine, ready, &mut change, wait).and_then(|()| {
-        let applied = in_state(&change, State::Applied);
+        let applied = Change { verifying: ready.verifying, ..in_state(&change, State::Applied) };
         journal.save(&applied)?;
         Ok(applied)
     });

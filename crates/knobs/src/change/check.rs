@@ -143,6 +143,8 @@ pub struct Ready {
     pub back: Vec<Write>,
     /// Whether values are kept over a reboot.
     pub kept: bool,
+    /// Whether the values are in force only to be measured, and are reverted then.
+    pub verifying: bool,
     /// Obstacles that were overridden, and other notes.
     pub notes: Vec<String>,
 }
@@ -221,7 +223,7 @@ impl Checked<'_> {
             notes.extend(kept.iter().find_map(|entry| keep::proviso(&entry.place)).map(str::to_owned));
             entries.extend(kept);
         }
-        Some(Ready { plan: self.plan.clone(), writes, entries, back, kept: keep, notes })
+        Some(Ready { plan: self.plan.clone(), writes, entries, back, kept: keep, verifying: false, notes })
     }
 
     fn setting(&mut self, setting: Result<Setting<Owner>, PlanError>) -> Option<Setting<Owner>> {

@@ -67,6 +67,11 @@ pub(crate) fn in_state(change: &Change, state: State) -> Change {
     Change { state, since_unix_s: now_unix_s(), verifying: false, ..change.clone() }
 }
 
+/// Whether the machine was booted since, as far as both boots are known.
+pub(crate) fn is_of_another_boot(change: &Change, booted: Option<&str>) -> bool {
+    change.boot_id.as_deref().zip(booted).is_some_and(|(then, now)| then != now)
+}
+
 /// Whether a value is one that this change writes, finally or in between.
 pub(crate) fn is_ours(entry: &Entry, found: Option<&str>) -> bool {
     value::same(&entry.place, found, entry.applied.as_deref())

@@ -1,6 +1,6 @@
 //! Reverting a change.
 
-use super::{in_state, is_known, is_original, is_ours};
+use super::{in_state, is_known, is_of_another_boot, is_original, is_ours};
 use crate::iothread::{self, IothreadError};
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
 use crate::lease::Holder;
@@ -160,10 +160,7 @@ pub fn set_by(changes: &[Change], id: Id, place: &Place, found: Option<&str>) ->
 
 /// The last open change after `id` that has a place, unless a reboot has undone it.
 fn later_of(changes: &[Change], id: Id, place: &Place, booted: Option<&str>) -> Option<Id> {
-    let is_undone = |other: &Change| {
-        let is_of_another_boot = other.boot_id.as_deref().zip(booted).is_some_and(|(then, now)| then != now);
-        place.is_live() && !other.kept && is_of_another_boot
-    };
+    let is_undone = |other: &Change| place.is_live() && !other.kept && is_of_another_boot(other, booted);
     let has = |other: &&Change| other.entries.iter().any(|entry| entry.place == *place) && !is_undone(other);
     changes.iter().filter(|other| other.id > id && other.state.is_open()).rfind(has).map(|other| other.id)
 }

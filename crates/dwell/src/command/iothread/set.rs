@@ -98,7 +98,8 @@ pub(super) fn run(args: &Args) -> Outcome {
     } else {
         // What is asked for by hand is set although nothing may read it, as a factor where polling is off.
         let permission = Permission { force: false, no_effect: true };
-        let how = How { persist: false, permission, dry_run: args.dry_run, has_overrides: false };
+        let how =
+            How { persist: false, permission, dry_run: args.dry_run, verifying: false, has_overrides: false };
         apply::carry_out(&machine, &plan, &args.state, how)?.1
     };
     let lines = iothread::persistence(&thread.id, &after(&thread, &plan));

@@ -1,13 +1,13 @@
 //! Leases: a controller changes values at will, and whatever happens to it the originals come back.
 
-use super::{STATE, no_wait, obstacles};
-use dwell_knobs::change::{self, Outcome, Permission, RevertError, Reverted};
+use super::{STATE, no_wait, obstacles, ready};
+use dwell_knobs::change::{self, Outcome, Permission, Ready, RevertError, Reverted};
 use dwell_knobs::journal::{self, Id, Journal, JournalError, KEPT_LEASES, State};
 use dwell_knobs::lease::{self, AdoptError, Holder, Lease, LeaseError, SetError, Subject};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_testing::fixture::{Fixture, guest_plan};
+use dwell_testing::fixture::{Fixture, guest_plan, plan};
 use std::time::Duration;
 
 const GUEST: Subject = Subject::Layer(Layer::Guest);
@@ -342,6 +342,35 @@ fn nothing_is_taken_or_adopted_while_a_change_is_verified() {
     assert_eq!(fixture.text("/var/lib/dwell/changes/000001.journal"), recorded);
     drop(verified);
     adopt(&fixture, setting, &settings()).unwrap();
+}
+
+/// Killed while a setting is measured, or half-way through its writes.
+#[test]
+fn what_an_interrupted_change_has_set_is_not_taken_for_the_originals() {
+    for state in [State::Applied, State::Unfinished] {
+        let fixture = Fixture::guest();
+        let (before, plan) = (fixture.snapshot(), plan(originals(), &[("guest_halt_poll_ns", 50_000)]));
+        let measured = Ready { verifying: true, ..ready(&fixture.machine, &plan, false) };
+        {
+            let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+            let applied = change::apply(&mut journal, &measured, &mut no_wait).unwrap();
+            let verifying = applied.verifying && state == State::Applied;
+            journal.save(&journal::Change { state, verifying, ..applied }).unwrap();
+        }
+        let mut present = originals();
+        present.set("guest_halt_poll_ns", 50_000).unwrap();
+        let take = || Lease::take(&fixture.machine, &holder(&fixture), &GUEST, present, &settings());
+        let refused = take().unwrap_err();
+        assert!(matches!(refused, LeaseError::Interrupted { id: 1 }), "{refused}");
+        assert!(refused.to_string().contains("dwell revert 1"), "{refused}");
+        // What is in force after a reboot is not of the change.
+        fixture.write(BOOT, "another\n");
+        end(&fixture, &take().unwrap());
+        fixture.write(BOOT, "8a0d4b7c\n");
+        assert!(revert(&fixture, 1).unwrap().complete);
+        super::leased::take(&fixture).unwrap();
+        assert_eq!(fixture.snapshot(), before);
+    }
 }
 
 #[test]
