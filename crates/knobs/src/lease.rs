@@ -503,7 +503,7 @@ fn has(change: &Change, subject: &Subject, process: Option<Process>) -> bool {
 /// locked and no change is verified.
 fn is_interrupted(change: &Change, booted: Option<&str>, process: Option<Process>) -> bool {
     (change.state == State::Unfinished || change.verifying)
-        && !change::is_of_another_boot(change, booted)
+        && !change::is_undone(change, booted)
         && (change.process.is_none() || change.process == process)
 }
 

@@ -106,6 +106,7 @@ pub(super) fn told_of(
         (Subject::Iothread(_), true) => {
             "its QEMU has ended or was started anew, and there is nothing to restore"
         }
+        (Subject::Layer(_), true) => "a reboot has ended what was set, and there is nothing to restore",
         _ if left_alone => "the other originals are in force again",
         _ => "the originals are in force again",
     };

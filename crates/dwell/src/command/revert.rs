@@ -169,7 +169,7 @@ fn table(rows: &[Row<'_>]) -> Table {
     let outcome = |row: &Row<'_>| match row.outcome {
         Of::Restored => "restored",
         Of::AlreadyBack => "was restored already",
-        Of::Gone => "no longer exists",
+        Of::Gone => "no longer in force",
         Of::Overwritten { .. } => "overwritten",
         Of::LeftAlone { .. } => "left alone",
         Of::Failed { .. } => "failed",

@@ -111,12 +111,10 @@ fn examine<'a>(
     state: &StateArgs,
     now: Option<&str>,
 ) -> Open<'a> {
-    let row = |entry: &'a Entry| {
-        let standing = match change::standing(machine, entry) {
+    let row = |(entry, standing): (&'a Entry, Result<Standing, String>)| {
+        let standing = match standing {
             Ok(standing) => Seen::Known(standing),
-            Err(error) => {
-                Seen::Unreadable { standing: "unreadable", why: format!("{:#}", anyhow::Error::from(error)) }
-            }
+            Err(why) => Seen::Unreadable { standing: "unreadable", why },
         };
         let set_by = match &standing {
             Seen::Known(Standing::Foreign { found }) => {
@@ -134,7 +132,8 @@ fn examine<'a>(
         }
     };
     let rebooted = change.boot_id.as_deref().zip(now).map(|(then, now)| then != now);
-    let places: Vec<Row<'a>> = change.entries.iter().map(row).collect();
+    let standings = change::standings(machine, change, changes);
+    let places: Vec<Row<'a>> = change.entries.iter().zip(standings).map(row).collect();
     let verified = change.verifying.then(|| journal::is_not_verified(machine, &state.state_dir));
     let remark = match verified {
         Some(Err(JournalError::Verified { .. })) => {
@@ -188,7 +187,17 @@ fn remark(change: &Change, revert: &str, rebooted: Option<bool>, places: &[Row<'
     if rebooted == Some(true) && !change.kept && places.iter().filter(live).all(original) {
         return Some("a reboot has undone it; apply the plan again, or with --persist".to_owned());
     }
+    let is_gone = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::Gone));
+    if of_qemu(places) && places.iter().all(is_gone) {
+        return Some(format!(
+            "its QEMU has ended or was started anew, with its own values; close it: {revert}"
+        ));
+    }
     None
+}
+
+fn of_qemu(places: &[Row<'_>]) -> bool {
+    places.iter().any(|row| matches!(row.place, Place::Iothread { .. }))
 }
 
 fn words(open: &[Open<'_>]) -> String {
@@ -197,10 +206,9 @@ fn words(open: &[Open<'_>]) -> String {
     }
     let mut text = output::fitted(&table(open));
     for change in open {
-        let of_qemu = change.places.iter().any(|row| matches!(row.place, Place::Iothread { .. }));
         let kept = match change.kept {
             true => "kept over a reboot",
-            false if of_qemu => "until QEMU ends",
+            false if of_qemu(&change.places) => "until QEMU ends",
             false => "until the next boot",
         };
         text += &format!(
@@ -243,7 +251,7 @@ impl Row<'_> {
             }
             Seen::Known(Standing::InForce) => "in force".to_owned(),
             Seen::Known(Standing::Original) => "as before".to_owned(),
-            Seen::Known(Standing::Gone) => "gone".to_owned(),
+            Seen::Known(Standing::Gone) => "no longer in force".to_owned(),
             Seen::Known(Standing::OnTheWay { found }) => format!("{}, on the way", shown(found.as_deref())),
             Seen::Known(Standing::Foreign { found }) => {
                 let by = self

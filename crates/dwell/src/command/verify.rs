@@ -13,7 +13,7 @@ use crate::failure::{Answer, Outcome};
 use crate::output::FormatArg;
 use crate::state::{StateArgs, wait};
 use crate::{privileges, progress, quantity, stop};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Error, bail, ensure};
 use conclude::conclude;
 use dwell_knobs::change::{self, Permission, Side, Standing};
 use dwell_knobs::journal::{self, Change, Id, Journal, State};
@@ -114,7 +114,7 @@ fn verify(args: &Args, machine: &dyn Writable, id: Option<Id>, stop: &AtomicBool
         let journal = Journal::open(machine, &args.state.state_dir)?;
         let change = which(&journal, id)?;
         is_not_leased(journal.changes(), &change)?;
-        is_ours(machine, &change)?;
+        is_ours(machine, &change, journal.changes())?;
         change
     };
     let verified = Verified { machine, state_directory: &args.state.state_dir, id: change.id };
@@ -200,13 +200,14 @@ fn is_not_leased(changes: &[Change], change: &Change) -> anyhow::Result<()> {
 }
 
 /// Refuses where a value was changed outside dwell. An interrupted verification may be started again.
-fn is_ours(machine: &dyn Writable, change: &Change) -> anyhow::Result<()> {
-    for entry in change.entries.iter().filter(|entry| entry.knob.is_some()) {
-        let standing = change::standing(machine, entry)?;
+fn is_ours(machine: &dyn Writable, change: &Change, changes: &[Change]) -> anyhow::Result<()> {
+    let standings = change::standings(machine, change, changes);
+    for (entry, standing) in change.entries.iter().zip(standings).filter(|(entry, _)| entry.knob.is_some()) {
+        let standing = standing.map_err(Error::msg)?;
         let resumes = change.verifying && standing == Standing::Original;
         if standing != Standing::InForce && !resumes {
             bail!(
-                "{} was changed outside dwell since change {}; `dwell status` shows what is in force",
+                "{} is no longer as change {} has set it; `dwell status` shows what is in force",
                 entry.place,
                 change.id
             );

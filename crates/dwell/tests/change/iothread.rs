@@ -272,6 +272,13 @@ fn a_qemu_that_was_started_anew_is_left_as_it_is() {
         scene.stdout(&[&SET[..], &["poll-max-ns=300us"]].concat());
         process(&scene, Some(200));
         qemu.set("poll-max-ns", there);
+        let (told, status) = (scene.stdout(&["status"]), scene.json(&["status"]));
+        assert!(
+            told.contains("no longer in force") && told.contains("its QEMU has ended or was started anew"),
+            "{told}"
+        );
+        assert_eq!(status[0]["places"][0]["standing"], "gone");
+        assert_eq!(scene.run(&["status", "--exit-code"]).status.code(), Some(1));
         let reverted = scene.json(&["revert"]);
         assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
         assert_eq!(qemu.get("poll-max-ns"), there);

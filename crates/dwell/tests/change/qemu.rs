@@ -109,7 +109,7 @@ fn an_iothread_is_set_kept_by_libvirt_verified_and_taken_back() {
         qemu.connect().unwrap().execute("object-del", Some(serde_json::json!({ "id": "iothread1" })));
     deleted.unwrap();
     scene.machine.write("/usr/bin/virsh", &VIRSH.replace("= web", "= nothing"));
-    assert!(scene.stdout(&["status"]).contains("gone"));
+    assert!(scene.stdout(&["status"]).contains("no longer in force"));
     let reverted = scene.json(&["revert"]);
     assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
     scene.machine.write("/usr/bin/virsh", VIRSH);
@@ -119,7 +119,7 @@ fn an_iothread_is_set_kept_by_libvirt_verified_and_taken_back() {
     // What was set in a QEMU that has ended is gone with it.
     scene.stdout(&["apply", "PLAN"]);
     drop(qemu);
-    assert!(scene.stdout(&["status"]).contains("gone"));
+    assert!(scene.stdout(&["status"]).contains("no longer in force"));
     let reverted = scene.json(&["revert"]);
     assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
 }

@@ -17,9 +17,10 @@ mod status;
 
 pub use apply::{ApplyError, Unrestored, apply};
 pub use check::{Obstacle, Override, Permission, Ready, check};
+use revert::ended;
 pub use revert::{Outcome, RevertError, Reverted, Side, revert, set_by, switch};
 pub(crate) use revert::{of_holder, put_all_back};
-pub use status::{Standing, standing};
+pub use status::{Standing, standings};
 
 use crate::journal::{Change, Entry, Journal, JournalError, State};
 use crate::plan::Plan;
@@ -67,8 +68,12 @@ pub(crate) fn in_state(change: &Change, state: State) -> Change {
     Change { state, since_unix_s: now_unix_s(), verifying: false, ..change.clone() }
 }
 
-/// Whether the machine was booted since, as far as both boots are known.
-pub(crate) fn is_of_another_boot(change: &Change, booted: Option<&str>) -> bool {
+/// Whether the machine was booted since, as far as both boots are known, and what the change set was not kept.
+pub(crate) fn is_undone(change: &Change, booted: Option<&str>) -> bool {
+    !change.kept && is_of_another_boot(change, booted)
+}
+
+fn is_of_another_boot(change: &Change, booted: Option<&str>) -> bool {
     change.boot_id.as_deref().zip(booted).is_some_and(|(then, now)| then != now)
 }
 

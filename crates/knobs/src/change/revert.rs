@@ -1,6 +1,6 @@
 //! Reverting a change.
 
-use super::{in_state, is_known, is_of_another_boot, is_original, is_ours};
+use super::{in_state, is_known, is_of_another_boot, is_original, is_ours, is_undone};
 use crate::iothread::{self, IothreadError};
 use crate::journal::{Change, Entry, Id, Journal, JournalError, State};
 use crate::lease::Holder;
@@ -22,7 +22,7 @@ pub enum Outcome {
     Restored,
     /// The original was in force already.
     AlreadyBack,
-    /// Its owner no longer exists: the module was unloaded, or the QEMU has exited.
+    /// Its owner no longer exists or was started anew: the module was unloaded, the machine rebooted, or the QEMU has exited.
     Gone,
     /// A value that was set outside dwell was overwritten, as asked.
     Overwritten { found: Option<String> },
@@ -91,12 +91,18 @@ pub(crate) fn of_holder(
         return Ok(Reverted { id, places: vec![], complete: true });
     }
     let machine = journal.machine();
-    let_limits_come_down(machine, &change, Side::Before, wait);
+    if !is_undone(&change, identity::boot_id(machine).as_deref()) {
+        let_limits_come_down(machine, &change, Side::Before, wait);
+    }
     let known = Change { entries: entries.unwrap_or_else(|| change.entries.clone()), ..change.clone() };
     let reverted = put_all_back(machine, &known, journal.changes(), force);
     if reverted.complete {
         let unrecorded = |source| RevertError::Unrecorded { id, source: Arc::new(source) };
-        for later in with_originals_of(&change, journal.changes()) {
+        let is_there = |entry: &Entry| {
+            reverted.places.iter().any(|(place, _, of)| *place == entry.place && *of != Outcome::Gone)
+        };
+        let entries = change.entries.iter().filter(|entry| is_there(entry)).cloned().collect();
+        for later in with_originals_of(&Change { entries, ..change.clone() }, journal.changes()) {
             journal.save(&later).map_err(unrecorded)?;
         }
         journal.save(&in_state(&change, State::Reverted)).map_err(unrecorded)?;
@@ -130,14 +136,12 @@ pub(crate) fn put_all_back(
 ) -> Reverted {
     let booted = identity::boot_id(machine);
     let later = |entry: &Entry| later_of(changes, change.id, &entry.place, booted.as_deref());
-    let restarted = restarted(machine, change);
+    let ended = ended(machine, change, changes);
     let back = |entry: &Entry| {
-        let is_of_qemu = matches!(entry.place, Place::Iothread { .. });
-        let outcome = match &restarted {
-            // What was kept is what it was started with.
-            Ok(true) if is_of_qemu && !change.kept => Outcome::Gone,
-            Err(why) if is_of_qemu => Outcome::Failed { why: why.clone() },
-            _ => put_back(machine, entry, force, later(entry))
+        let outcome = match ended(entry) {
+            Ok(true) => Outcome::Gone,
+            Err(why) => Outcome::Failed { why },
+            Ok(false) => put_back(machine, entry, force, later(entry))
                 .unwrap_or_else(|error| Outcome::Failed { why: with_causes(&error) }),
         };
         (entry.place.clone(), entry.original.clone(), outcome)
@@ -160,9 +164,40 @@ pub fn set_by(changes: &[Change], id: Id, place: &Place, found: Option<&str>) ->
 
 /// The last open change after `id` that has a place, unless a reboot has undone it.
 fn later_of(changes: &[Change], id: Id, place: &Place, booted: Option<&str>) -> Option<Id> {
-    let is_undone = |other: &Change| place.is_live() && !other.kept && is_of_another_boot(other, booted);
-    let has = |other: &&Change| other.entries.iter().any(|entry| entry.place == *place) && !is_undone(other);
-    changes.iter().filter(|other| other.id > id && other.state.is_open()).rfind(has).map(|other| other.id)
+    let is_undone = |other: &Change| place.is_live() && is_undone(other, booted);
+    let is_open = |other: &&Change| other.state.is_open() && !is_undone(other);
+    later_with(changes, id, place).rfind(is_open).map(|other| other.id)
+}
+
+fn later_with<'a>(
+    changes: &'a [Change],
+    id: Id,
+    place: &'a Place,
+) -> impl DoubleEndedIterator<Item = &'a Change> {
+    let has = move |other: &&Change| other.id > id && other.entries.iter().any(|entry| entry.place == *place);
+    changes.iter().filter(has)
+}
+
+/// Whether a place of a change has had another owner since, which was started with values of its own: the QEMU, or the kernel
+/// after a reboot. What was kept is what it was started with.
+///
+/// # Errors
+/// As [`restarted`].
+pub(super) fn ended<'a>(
+    machine: &dyn Writable,
+    change: &'a Change,
+    changes: &'a [Change],
+) -> impl Fn(&Entry) -> Result<bool, String> + 'a {
+    let booted = identity::boot_id(machine);
+    let is_undone = is_undone(change, booted.as_deref());
+    let restarted = if is_undone { Ok(true) } else { restarted(machine, change) };
+    // A later change that was kept over the reboot has restored what this one had set.
+    let restores = move |later: &Change| later.kept && is_of_another_boot(later, booted.as_deref());
+    move |entry| match entry.place {
+        Place::Iothread { .. } => restarted.clone().map(|restarted| restarted && !change.kept),
+        Place::Parameter(_) => Ok(is_undone && !later_with(changes, change.id, &entry.place).any(&restores)),
+        _ => Ok(false),
+    }
 }
 
 /// Whether another process than that of the change serves its monitor: a QEMU that was started anew has the

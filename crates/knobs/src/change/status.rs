@@ -1,9 +1,10 @@
 //! The present state of a change.
 
-use super::{is_original, is_ours};
-use crate::journal::Entry;
+use super::{ended, is_original, is_ours};
+use crate::journal::{Change, Entry};
 use crate::value::{self, ValueError};
 use dwell_machine::Writable;
+use dwell_recording::with_causes;
 use serde::Serialize;
 
 /// The present state of a place.
@@ -16,17 +17,28 @@ pub enum Standing {
     OnTheWay { found: Option<String> },
     /// The original is in force.
     Original,
-    /// Its owner no longer exists.
+    /// Its owner no longer exists, or was started anew since: the module, the kernel or the QEMU.
     Gone,
     /// It was changed outside dwell.
     Foreign { found: Option<String> },
 }
 
-/// The present state of a place of a change.
-///
-/// # Errors
-/// [`ValueError`] if it cannot be read.
-pub fn standing(machine: &dyn Writable, entry: &Entry) -> Result<Standing, ValueError> {
+/// The present state of each place of a change; of one that cannot be read, why.
+pub fn standings(
+    machine: &dyn Writable,
+    change: &Change,
+    changes: &[Change],
+) -> Vec<Result<Standing, String>> {
+    let ended = ended(machine, change, changes);
+    let of = |entry: &Entry| {
+        let has_ended = ended(entry)?;
+        let standing = standing(machine, entry).map_err(|error| with_causes(&error))?;
+        Ok(if has_ended && standing != Standing::Original { Standing::Gone } else { standing })
+    };
+    change.entries.iter().map(of).collect()
+}
+
+fn standing(machine: &dyn Writable, entry: &Entry) -> Result<Standing, ValueError> {
     let found = match value::read(machine, &entry.place) {
         Err(_) if value::is_gone(machine, &entry.place) => return Ok(Standing::Gone),
         found => found?,

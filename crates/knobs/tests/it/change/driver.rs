@@ -2,7 +2,7 @@
 //! measured where 0 was written.
 
 use super::{STATE, apply, obstacles, ready, revert_all};
-use dwell_knobs::change::{Permission, Standing, standing};
+use dwell_knobs::change::{Permission, Standing, standings};
 use dwell_knobs::journal;
 use dwell_knobs::plan::Plan;
 use dwell_policy::Layer;
@@ -46,9 +46,8 @@ fn the_drivers_policy_is_written_by_name_kept_and_reverted() {
         // The kernel ends the text with a line break.
         fixture.write(&format!("{DWELL_IDLE}/policy"), "savings\n");
         let changes = journal::read_all(&fixture.machine, STATE).unwrap();
-        for entry in &changes[0].entries {
-            assert_eq!(standing(&fixture.machine, entry).unwrap(), Standing::InForce, "{entry:?}");
-        }
+        let standings = standings(&fixture.machine, &changes[0], &changes);
+        assert!(standings.iter().all(|standing| *standing == Ok(Standing::InForce)), "{standings:?}");
         let conf = fixture.text("/etc/modprobe.d/dwell-000001.conf");
         assert_eq!(conf.is_some(), keep);
         if let Some(conf) = conf {

@@ -5,7 +5,9 @@ mod driver;
 mod leased;
 mod tampered;
 
-use dwell_knobs::change::{self, ApplyError, Obstacle, Outcome, Permission, Ready, Side, Standing, standing};
+use dwell_knobs::change::{
+    self, ApplyError, Obstacle, Outcome, Permission, Ready, Side, Standing, standings,
+};
 use dwell_knobs::journal::{self, Journal, JournalError, State};
 use dwell_knobs::place::Place;
 use dwell_knobs::plan::Plan;
@@ -66,9 +68,8 @@ fn what_is_applied_stands_and_is_taken_back() {
         assert_eq!(fixture.value("guest_halt_poll_grow_start"), "12500");
         let changes = journal::read_all(&fixture.machine, STATE).unwrap();
         assert_eq!((changes[0].id, changes[0].state), (id, State::Applied));
-        for entry in &changes[0].entries {
-            assert_eq!(standing(&fixture.machine, entry).unwrap(), Standing::InForce);
-        }
+        let standings = standings(&fixture.machine, &changes[0], &changes);
+        assert!(standings.iter().all(|standing| *standing == Ok(Standing::InForce)), "{standings:?}");
         let conf = fixture.text("/etc/tmpfiles.d/dwell-000001.conf");
         assert_eq!(conf.is_some(), keep);
         if let Some(conf) = conf {
@@ -304,6 +305,55 @@ fn a_later_change_of_another_boot_keeps_nothing_from_being_reverted() {
     fixture.write("/proc/sys/kernel/random/boot_id", "two\n");
     fixture.set("guest_halt_poll_ns", "50000\n");
     assert!(revert(&fixture, 1, false).complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+}
+
+/// Then the kernel has the values of its command line, whatever these are.
+#[test]
+fn what_a_reboot_has_undone_is_not_written() {
+    for there in [200_000, 50_000, 77_777] {
+        let fixture = Fixture::guest();
+        apply(&fixture.machine, &guest_plan(), false).unwrap();
+        fixture.write("/proc/sys/kernel/random/boot_id", "another\n");
+        fixture.set("guest_halt_poll_ns", &format!("{there}\n"));
+        let changes = journal::read_all(&fixture.machine, STATE).unwrap();
+        let standings = standings(&fixture.machine, &changes[0], &changes);
+        assert!(!standings.contains(&Ok(Standing::InForce)), "{standings:?}");
+        // A change of this boot has originals of its own.
+        let mut present = guest_plan().recommended_setting().unwrap();
+        present.set("guest_halt_poll_ns", there).unwrap();
+        let second = fixture::plan(present, &[("guest_halt_poll_ns", 30_000)]);
+        assert_eq!(apply(&fixture.machine, &second, false).unwrap(), 2);
+        let reverted = revert(&fixture, 1, false);
+        assert!(reverted.places.iter().all(|(.., of)| *of == Outcome::Gone), "{reverted:?}");
+        assert!(revert(&fixture, 2, false).complete);
+        let values = ["guest_halt_poll_ns", "guest_halt_poll_grow_start"].map(|name| fixture.value(name));
+        assert_eq!(values, [there.to_string(), "12500".to_owned()]);
+    }
+}
+
+/// What it wrote would let windows shrink for a moment.
+#[test]
+fn after_a_reboot_nothing_is_written_on_the_way_back_either() {
+    let fixture = Fixture::guest();
+    fixture.set("guest_halt_poll_allow_shrink", "N\n");
+    fixture.set("guest_halt_poll_ns", "20000\n");
+    apply(&fixture.machine, &fixture::trap_plan(), false).unwrap();
+    fixture.write("/proc/sys/kernel/random/boot_id", "another\n");
+    let mut journal = Journal::open(&fixture.machine, STATE).unwrap();
+    assert!(change::revert(&mut journal, 1, false, &mut |_| panic!("it waits")).unwrap().complete);
+    assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
+}
+
+/// Reverting the later change leaves what the earlier one had set.
+#[test]
+fn below_a_change_that_was_kept_over_a_reboot_the_originals_come_back() {
+    let fixture = Fixture::guest();
+    apply(&fixture.machine, &guest_plan(), false).unwrap();
+    let second = fixture::plan_from(&guest_plan(), &[("guest_halt_poll_ns", 30_000)]);
+    apply(&fixture.machine, &second, true).unwrap();
+    fixture.write("/proc/sys/kernel/random/boot_id", "another\n");
+    assert!(revert_all(&fixture.machine, false).iter().all(|reverted| reverted.complete));
     assert_eq!(fixture.value("guest_halt_poll_ns"), "200000");
 }
 
