@@ -116,17 +116,16 @@ pub enum ParseValueError {
 impl fmt::Display for ParseValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ParseValueError::NotANumber(param) | ParseValueError::NotATime(param, _)) = self;
-        write!(f, "{} takes a whole number from {} to {}", param.name, param.min, param.max)?;
-        match (self, param.unit) {
-            (_, Unit::Nanoseconds) => f.write_str(" ns, or a time such as 200us")?,
-            (_, Unit::Switch) => f.write_str(", or yes or no")?,
-            (_, Unit::Microseconds) => f.write_str(" us")?,
-            (_, Unit::Percent) => f.write_str(" percent")?,
-            (_, Unit::Factor | Unit::Shift) => {}
-            (_, Unit::Name(names)) => {
+        let number = if param.unit == Unit::Switch { "" } else { "a whole number from " };
+        write!(f, "{} takes {number}{}", param.name, Range(param))?;
+        match param.unit {
+            Unit::Nanoseconds => f.write_str(", or a time such as 200us")?,
+            Unit::Switch => f.write_str(", or yes or no")?,
+            Unit::Name(names) => {
                 f.write_str(", or one of")?;
                 names.iter().try_for_each(|name| write!(f, " {name}"))?;
             }
+            _ => {}
         }
         match self {
             ParseValueError::NotATime(_, ParseNanosError::NotADuration) | ParseValueError::NotANumber(_) => {
@@ -138,6 +137,20 @@ impl fmt::Display for ParseValueError {
 }
 
 impl core::error::Error for ParseValueError {}
+
+/// The values of a parameter: `0 to 4294967295 ns`; of a switch `0 or 1`.
+struct Range<'a>(&'a Param);
+
+impl fmt::Display for Range<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Param { min, max, unit, .. } = self.0;
+        match unit {
+            Unit::Switch => write!(f, "{min} or {max}"),
+            Unit::Factor | Unit::Shift | Unit::Name(_) => write!(f, "{min} to {max}"),
+            _ => write!(f, "{min} to {max} {}", unit.name()),
+        }
+    }
+}
 
 impl Param {
     /// A value as people type it: a number as the kernel and QEMU read it (`0x10` is 16 and `010` is 8); for
@@ -574,11 +587,9 @@ impl fmt::Display for SetError {
             }
             SetError::OutOfRange { param, value } => write!(
                 f,
-                "{} = {value} is out of range: {} to {} {}, 0 means {}",
+                "{} = {value} is out of range: {}, 0 means {}",
                 param.name,
-                param.min,
-                param.max,
-                param.unit.name(),
+                Range(param),
                 param.zero
             ),
         }
@@ -797,7 +808,11 @@ mod tests {
         // The kernel's number at the start is not one that it takes.
         let mut timer = Setting::defaults(Owner::Timer, Version::new(6, 8));
         assert_eq!(timer.get("pi_inject_timer"), Some(-1));
-        assert!(timer.set("pi_inject_timer", -1).is_err() && timer.set("pi_inject_timer", 2).is_err());
+        assert!(timer.set("pi_inject_timer", -1).is_err());
+        assert_eq!(
+            timer.set("pi_inject_timer", 2).unwrap_err().to_string(),
+            "pi_inject_timer = 2 is out of range: 0 or 1, 0 means never post"
+        );
         timer.set("pi_inject_timer", 1).unwrap();
         setting.set("halt-poll-ns", 5).unwrap();
         assert_eq!(setting.get("halt_poll_ns"), Some(5));
@@ -827,6 +842,10 @@ mod tests {
         assert_eq!(
             parse(Layer::Host.into(), "halt_poll_ns_grow", "two").unwrap_err(),
             "halt_poll_ns_grow takes a whole number from 0 to 4294967295"
+        );
+        assert_eq!(
+            parse(Owner::Timer, "pi_inject_timer", "2x").unwrap_err(),
+            "pi_inject_timer takes 0 or 1, or yes or no"
         );
     }
 
