@@ -30,11 +30,12 @@ impl HeldOut {
         match number.parse::<f64>().map(|number| number / scale) {
             Ok(0.0) => Ok(HeldOut::Nothing),
             Ok(share) if share > 0.0 && share < 1.0 => Ok(HeldOut::Vms(share)),
-            Ok(_) => Err(format!(
-                "`{text}` is not a share of the VMs from 0 to less than 100 %; write it as 50% or 0.5"
+            Ok(number) if number.is_finite() => Err(format!(
+                "`{text}` is not a share of the VMs from 0 to less than 100 %; write it as 50% or 0.5, or a folder as {text}/"
             )),
             Err(_) if text.is_empty() => Err("the name of a folder is empty".to_owned()),
-            Err(_) => Ok(HeldOut::Folder(text.to_owned())),
+            // `nan` and `inf` are folders.
+            _ => Ok(HeldOut::Folder(text.to_owned())),
         }
     }
 
@@ -110,11 +111,15 @@ mod tests {
         assert_eq!(HeldOut::parse("50%"), Ok(HeldOut::Vms(0.5)));
         assert_eq!(HeldOut::parse("0.25"), Ok(HeldOut::Vms(0.25)));
         assert_eq!(HeldOut::parse("day2"), Ok(HeldOut::Folder("day2".to_owned())));
-        assert_eq!(HeldOut::parse("20240101/"), Ok(HeldOut::Folder("20240101".to_owned())));
-        for text in ["1", "100%", "-1", "1.5", "inf", ""] {
+        for name in ["20240101/", "nan", "NaN", "inf", "infinity", "-inf"] {
+            let folder = name.trim_end_matches('/').to_owned();
+            assert_eq!(HeldOut::parse(name), Ok(HeldOut::Folder(folder)));
+        }
+        for text in ["1", "100%", "-1", "1.5", ""] {
             assert!(HeldOut::parse(text).is_err(), "{text}");
         }
         assert!(HeldOut::parse("100%").unwrap_err().contains("less than 100 %"));
+        assert!(HeldOut::parse("2024").unwrap_err().contains("a folder as 2024/"));
     }
 
     #[test]
