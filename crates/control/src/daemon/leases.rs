@@ -40,8 +40,13 @@ pub fn stop(
     }
     let (holder, stopped) = match Holder::begin(machine, state_directory) {
         Ok(holder) => (holder, Stopped::Nothing),
-        Err(JournalError::Controlled { .. }) => {
-            socket::ask(&machine.path(state_directory), Ask::Stop, socket::LONG)?;
+        Err(JournalError::Controlled { path }) => {
+            socket::ask(&machine.path(state_directory), Ask::Stop, socket::LONG).with_context(|| {
+                format!(
+                    "cannot end the `dwell control` or `dwell iothread bench` that has locked {path}; end the process that \
+                     `fuser {path}` prints with SIGTERM and try again"
+                )
+            })?;
             let holder = Holder::begin_within(machine, state_directory, LONGEST_END);
             (holder.context("it was asked to end, and has not ended yet")?, Stopped::Running)
         }

@@ -94,7 +94,7 @@ pub fn ask(directory: &Path, ask: Ask, patience: Duration) -> anyhow::Result<Val
     let mut stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            bail!("no dwell control runs here ({} does not answer)", path.display())
+            bail!("no dwell control answers at {}", path.display())
         }
         Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", path.display())),
     };
@@ -136,7 +136,10 @@ mod tests {
         assert_eq!(asked, Some(Ask::Resume));
         drop(server);
         assert!(
-            ask(folder.path(), Ask::Status, LONG).unwrap_err().to_string().contains("no dwell control runs")
+            ask(folder.path(), Ask::Status, LONG)
+                .unwrap_err()
+                .to_string()
+                .contains("no dwell control answers")
         );
         Server::bind(folder.path()).unwrap();
     }

@@ -112,6 +112,26 @@ fn control_stop_waits_for_the_journal_and_for_the_end() {
     assert_eq!(values(&scene), before);
 }
 
+/// The socket of the controller was removed, or it is another program that has the lock.
+#[test]
+fn control_stop_that_nobody_answers_reports_what_to_end() {
+    let (scene, words) = scene();
+    let before = values(&scene);
+    let mut child = running(&scene, &words, |_| ());
+    std::fs::remove_file(scene.machine.path("/var/lib/dwell/control.sock")).unwrap();
+    let told = scene.refused(&["control", "stop"]);
+    let lock = scene.machine.path("/var/lib/dwell/control.lock").display().to_string();
+    let remedy = format!(
+        "that has locked {lock}; end the process that `fuser {lock}` prints with SIGTERM and try again"
+    );
+    assert!(told.contains(&remedy), "{told}");
+    assert!(told.contains("no dwell control answers at") && is_leased(&scene), "{told}");
+    signal(&child, Signal::SIGTERM);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(scene.stdout(&["control", "stop"]), "");
+    assert_eq!(values(&scene), before);
+}
+
 /// An editor's copy and a damaged file lie beside the lease of a controller that is killed.
 #[test]
 fn a_damaged_file_keeps_no_other_change_from_being_reverted() {
