@@ -87,8 +87,11 @@ pub(super) fn told_of(
     why: &str,
     reverted: &Reverted,
 ) -> anyhow::Result<()> {
-    let mut left_alone = false;
+    let (mut left_alone, mut failed) = (false, String::new());
     for (place, original, outcome) in &reverted.places {
+        if let change::Outcome::Failed { why } = outcome {
+            failed = format!(": {why}");
+        }
         if let change::Outcome::LeftAlone { found, .. } = outcome {
             left_alone = true;
             notes.say(
@@ -103,7 +106,7 @@ pub(super) fn told_of(
     }
     ensure!(
         reverted.complete,
-        "{subject}: {why}some originals could not be restored; `dwell revert {}` tries again",
+        "{subject}: {why}some originals could not be restored{failed}; `dwell revert {}` tries again",
         reverted.id
     );
     let gone = reverted.places.iter().any(|(_, _, outcome)| matches!(outcome, change::Outcome::Gone));

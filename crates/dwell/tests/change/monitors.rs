@@ -1,13 +1,15 @@
 //! `dwell control` beside monitors that are held by another client, slow, or flood it: it controls everything else, and ends
 //! when it is told to.
 
-use crate::Scene;
 use crate::controlled::{decisions, running, signal, values};
+use crate::fake_qemu::FakeQemu;
+use crate::{Scene, stderr};
 use dwell_testing::say;
 use nix::sys::signal::Signal;
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A monitor, and what it does with a connection.
@@ -77,4 +79,38 @@ fn monitors_that_are_silent_or_flood_keep_nothing_else_from_being_controlled() {
     assert!(ready < ONE_AFTER_THE_OTHER && ended < ONE_AFTER_THE_OTHER, "{ready:?} {ended:?}");
     assert!(share < 0.25, "{share}");
     assert_eq!(values(&scene), before);
+}
+
+/// It takes the first write and does not answer.
+#[test]
+fn a_qemu_that_falls_silent_keeps_control_from_nothing_but_its_originals() {
+    let scene = Scene::guest();
+    let (qemu, before) = (FakeQemu::start(&scene.machine), values(&scene));
+    qemu.fall_silent_after(Some(0));
+    let words = scene.words(&["control", "--mode", "active", "--halt-cost", "20us", "--qmp", "/run/vm.qmp"]);
+    let mut child = running(&scene, &words, |command| {
+        command.stderr(Stdio::piped());
+    });
+    let begun = Instant::now();
+    while qemu.writes().is_empty() {
+        assert!(begun.elapsed() < ONE_AFTER_THE_OTHER && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let original = 32_768;
+    assert_ne!(qemu.get("poll-max-ns"), original);
+    let begun = Instant::now();
+    signal(&child, Signal::SIGTERM);
+    let output = child.wait_with_output().unwrap();
+    let (told, ended) = (stderr(&output), begun.elapsed());
+    assert!(output.status.code() == Some(2) && ended < ONE_AFTER_THE_OTHER, "{ended:?} {told}");
+    assert!(
+        told.contains("iothread iothread1 of /run/vm.qmp: some originals could not be restored: "),
+        "{told}"
+    );
+    assert!(told.contains("did not send") && told.contains("; `dwell revert "), "{told}");
+    // Where another layer was controlled its originals are in force.
+    assert_eq!(values(&scene), before);
+    qemu.fall_silent_after(None);
+    scene.stdout(&["control", "stop"]);
+    assert_eq!(qemu.get("poll-max-ns"), original);
 }
