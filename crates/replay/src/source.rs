@@ -18,6 +18,9 @@ pub struct Batch {
 /// Far longer than the time between two looks at the clock of any loop of pauses. A longer one is taken for this.
 pub const LONGEST_POLL_STEP: Nanos = Nanos(1 << 20);
 
+/// The number of no handler: where none became ready, none of those that there are learns from the episode.
+const NO_HANDLER: u32 = u32::MAX;
+
 /// Consecutive episodes of one idler.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
@@ -88,7 +91,8 @@ impl Run {
         self.idle_ns.push(idle_ns);
     }
 
-    /// The handlers that became ready at the end of an episode; empty where that is not known.
+    /// The handlers that became ready at the end of an episode; empty where that is not known, and `u32::MAX`, which
+    /// none has, where none did.
     #[inline]
     pub fn ready(&self, episode: usize) -> &[u32] {
         let Some(&end) = self.ready_ends.get(episode) else { return &[] };
@@ -608,7 +612,10 @@ impl RecordingSource {
             let run = batch.run(idler);
             run.push(chunk.start_ns[row], idle_ns, latency_ns, alone_ns);
             if with_ready {
-                run.ready.extend_from_slice(chunk.ready(row).unwrap_or_default());
+                run.ready.extend_from_slice(match chunk.ready(row) {
+                    Some([]) => &[NO_HANDLER],
+                    ready => ready.unwrap_or_default(),
+                });
                 run.ready_ends.push(run.ready.len());
             }
         }
@@ -780,7 +787,10 @@ impl Source for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Rule;
     use dwell_policy::Layer;
+    use dwell_policy::param::Setting;
+    use dwell_policy::version::Version;
     use dwell_recording::{Episode, Metadata, Packing, Writer};
 
     /// 30 episodes in the first tenth of a second and 10 in the last of four, two idlers, in row groups of 7.
@@ -808,6 +818,38 @@ mod tests {
         // Not known: as many episodes in each.
         assert_eq!(recording(None).halves().unwrap(), Halves { second: 20, spans: None });
         assert_eq!(recording(None).time_recorded(), None);
+    }
+
+    /// A foreign recording has no name where no handler became ready.
+    #[test]
+    fn where_no_handler_became_ready_the_first_does_not_learn() {
+        let packing = Packing { rows_per_group: 7, zstd_level: 1 };
+        let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Iothread), packing).unwrap();
+        let names: [Option<&[&str]>; 4] = [Some(&["a", "b"]), Some(&[]), None, Some(&["b"])];
+        for (ready, start_ns) in names.into_iter().zip((0..).step_by(10_000)) {
+            writer.push(&Episode { ready, ..Episode::new("io", start_ns, 5_000) }).unwrap();
+        }
+        let reader = Reader::from_bytes("memory", writer.close().unwrap().1).unwrap();
+        let mut seen = vec![];
+        RecordingSource::new(reader, true)
+            .visit(0..u64::MAX, &mut |batch| {
+                for run in batch.runs() {
+                    seen.extend((0..run.idle_ns.len()).map(|episode| run.ready(episode).to_vec()));
+                }
+            })
+            .unwrap();
+        assert_eq!(seen, [vec![0, 1], vec![NO_HANDLER], vec![], vec![1]]);
+        // Under QEMU 10.0 a handler polls once it became ready.
+        let setting = Setting::defaults(Layer::Iothread, Version::new(10, 0));
+        let mut aio = Rule::Layer(setting).start(2).unwrap();
+        let mut windows = |ready: &[u32]| {
+            let one = Run { start_ns: vec![0; 3], idle_ns: vec![5_000; 3], ..Run::default() };
+            let ends = (1..=3).map(|episode| episode * ready.len()).collect();
+            let run = Run { ready: ready.repeat(3), ready_ends: ends, ..one };
+            aio.play(&run).polls
+        };
+        assert_eq!(windows(&[NO_HANDLER]), 0);
+        assert!(windows(&[]) > 0);
     }
 
     #[test]
