@@ -149,3 +149,33 @@ fn of_iothread(setting: &Setting<Owner>, target: &IothreadTarget) -> Result<(Pla
     let number = number.ok_or(KeepError::NotLibvirts { id: target.id.to_string() })?;
     Ok((Place::Libvirt { domain: domain.clone(), number }, persistence.poll))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_policy::Layer;
+    use dwell_policy::version::Version;
+
+    #[test]
+    fn a_weight_that_libvirt_cannot_set_is_refused_and_its_default_left_out() {
+        let target = |domain: Option<&str>, id: &str| IothreadTarget {
+            socket: "/run/vm.qmp".to_owned(),
+            id: id.parse().unwrap(),
+            domain: domain.map(str::to_owned),
+        };
+        let mut setting = Setting::defaults(Owner::from(Layer::Iothread), Version::new(11, 1));
+        setting.set("poll-max-ns", 50_000).unwrap();
+        let kept = of_iothread(&setting, &target(Some("web"), "iothread2")).unwrap();
+        assert_eq!(kept.0, Place::Libvirt { domain: "web".to_owned(), number: 2 });
+        assert!(kept.1.contains("50000") && !kept.1.contains("weight"), "{}", kept.1);
+        let refused = |setting: &Setting<Owner>, domain: Option<&str>, id: &str| {
+            of_iothread(setting, &target(domain, id)).unwrap_err().to_string()
+        };
+        assert!(refused(&setting, Some("web"), "io0").contains("`io0` is not an I/O thread of libvirt"));
+        setting.set("poll-weight", 5).unwrap();
+        let told = refused(&setting, Some("web"), "iothread2");
+        assert!(told.contains("libvirt cannot set poll-weight; leave it at its default"), "{told}");
+        // A command line can.
+        assert!(refused(&setting, None, "iothread2").contains("poll-weight=5"));
+    }
+}

@@ -1123,3 +1123,29 @@ fn a_gain_below_min_gain_is_not_recommended() {
     };
     assert_eq!((verdict("40%"), verdict("0.5")), ("change".into(), "too_small".into()));
 }
+
+/// Short waits, which any poll serves, and long ones, which polls of the default serve at ten times the cost of a halt, unless
+/// the kernel takes them for longer than its maximum, as it does with a latency of 50 us.
+#[test]
+fn advice_that_depends_on_an_unknown_latency_says_so() {
+    let folder = Folder::new();
+    let mut table = "idler,start_ns,idle_ns\n".to_owned();
+    let mut now_ns = 0;
+    for episode in 0..8_000 {
+        let idle_ns = if episode % 200 < 100 { 5_000 } else { 180_000 };
+        table += &format!("vcpu0,{now_ns},{idle_ns}\n");
+        now_ns += idle_ns + 5_000;
+    }
+    let (table, file) = (folder.write("table.csv", table.as_bytes()), folder.text("one.parquet"));
+    let words = ["import", "--as", "csv", &table, "--layer", "host", "--in-force", "halt_poll_ns=200000"];
+    let imported = dwell(&[&words[..], &["-o", &file]].concat());
+    assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+    let tuned = |more: &[&str]| {
+        let words = ["tune", &file, "--kernel", "6.18", "--halt-cost", "20us", "--format", "json"];
+        json(&[&words[..], more].concat())["notes"].to_string()
+    };
+    let notes = tuned(&[]);
+    assert!(notes.contains("With 50.0 us, more than was ever measured"), "{notes}");
+    assert!(notes.contains("THE ADVICE DEPENDS ON IT"), "{notes}");
+    assert!(!tuned(&["--wakeup-latency", "1us"]).contains("latency of halts is not known"));
+}

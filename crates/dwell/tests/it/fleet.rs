@@ -111,6 +111,17 @@ fn figures_are_of_vms_that_had_no_part_in_the_choice() {
 }
 
 #[test]
+fn what_an_unknown_latency_does_to_the_choice_is_noted() {
+    let folder = fleet();
+    let notes = |more: &[&str]| json(&[&["fleet", &path(&folder, "")], more].concat())["notes"].to_string();
+    let told = notes(&[]);
+    assert!(told.contains("of 30 of 30 recordings the wakeup latency is not known"), "{told}");
+    assert!(told.contains("`1 setting` would be ") && told.contains("over today instead of"), "{told}");
+    let told = notes(&["--wakeup-latency", "10us"]);
+    assert!(!told.contains("the wakeup latency is not known"), "{told}");
+}
+
+#[test]
 fn damaged_empty_and_absurd_recordings_are_named_and_the_rest_counts() {
     let folder = fleet();
     let before = json(&["fleet", &path(&folder, "")]);

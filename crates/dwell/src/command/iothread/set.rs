@@ -181,8 +181,23 @@ mod tests {
         assert_eq!(assignment("poll_max_ns=300us"), Ok(("poll-max-ns".to_owned(), 300_000)));
         assert_eq!(assignment("poll-grow=-1"), Ok(("poll-grow".to_owned(), -1)));
         assert_eq!(assignment("aio-max-batch = 4"), Ok(("aio-max-batch".to_owned(), 4)));
-        for wrong in ["poll-grow=2us", "poll-max-ns", "poll-max-ns=fast", "poll-max-ns="] {
-            assert!(assignment(wrong).is_err(), "{wrong}");
+        // As QEMU reads numbers.
+        for (text, number) in
+            [("0x10", 16), ("010", 8), ("+5", 5), ("0", 0), ("9223372036854775807", i64::MAX)]
+        {
+            assert_eq!(assignment(&format!("poll-max-ns={text}")), Ok(("poll-max-ns".to_owned(), number)));
+        }
+        for (wrong, why) in [
+            ("poll-grow=2us", "poll-grow takes a whole number"),
+            ("poll-grow=09", "poll-grow takes a whole number"),
+            ("poll-max-ns", "write NAME=VALUE"),
+            ("poll-max-ns=fast", "`fast` "),
+            ("poll-max-ns=", "`` "),
+            ("poll-max-ns=9223372036854775808", "more than 2^63 - 1 ns"),
+            ("poll-max-ns=10000000000s", "more than 2^63 - 1 ns"),
+        ] {
+            let told = assignment(wrong).unwrap_err();
+            assert!(told.contains(why), "{wrong}: {told}");
         }
     }
 }
