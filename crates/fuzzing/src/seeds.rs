@@ -8,11 +8,13 @@
 use dwell_fleet::Sketch;
 use dwell_knobs::change::{self, Permission};
 use dwell_knobs::journal::{Journal, STATE_DIRECTORY, encode};
+use dwell_recording::table::{Kind, TableWriter, Value, field};
 use dwell_recording::timer::{
     ExitRow, Fire, Mechanism, TimerPart, TimerRow, TimerRows, TimerWriter, VcpuState,
 };
 use dwell_recording::{
-    Episode, Layer, Metadata, Owner, Packing, Reader, SettingValue, SettingsChange, WakeCause, Writer,
+    Episode, FORMAT, FORMAT_KEY, Layer, Metadata, Owner, Packing, Reader, SettingValue, SettingsChange,
+    WakeCause, Writer,
 };
 use dwell_replay::Versions;
 use dwell_report::measured::{Measured, Row, error};
@@ -243,7 +245,23 @@ fn parquet() -> Vec<Vec<u8>> {
     };
     let idle =
         vec![write(Layer::Guest, 3, false), write(Layer::Host, 20, true), write(Layer::Iothread, 1, true)];
-    idle.into_iter().chain([timers(0), timers(20)]).collect()
+    idle.into_iter().chain([timers(0), timers(20), lists()]).collect()
+}
+
+/// A recording with a column that is not read, of lists: the only one whose schema has more than one level.
+fn lists() -> Vec<u8> {
+    let (name, number, list) = (Kind::Text, Kind::Unsigned, Kind::SignedList);
+    let fields = [("idler", name), ("start_ns", number), ("idle_ns", number), ("lists", list)];
+    let fields = fields.map(|(name, kind)| field(name, kind, true));
+    let mut table = TableWriter::new(vec![], "dwell", &fields, 1, "a seed").unwrap();
+    let (start_ns, list) = (|at: &u64| Some((*at).into()), |_: &u64| Some(Value::SignedList(vec![1, -2])));
+    table.row_group(&[5, 9], [&|_| Some("a".into()), &start_ns, &start_ns, &list]).unwrap();
+    table.metadata(FORMAT_KEY, FORMAT.to_owned());
+    table.metadata("dwell.recording", serde_json::to_string(&Metadata::new(Layer::Guest)).unwrap());
+    let contents =
+        r#"{"episodes":2,"first_start_ns":5,"last_end_ns":18,"idlers":[{"name":"a","episodes":2}]}"#;
+    table.metadata("dwell.contents", contents.to_owned());
+    table.finish().unwrap()
 }
 
 /// A recording of so many timers, each with its exits.

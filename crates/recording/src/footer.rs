@@ -8,6 +8,9 @@
 //! It must be read as the library reads it, or what is checked is not what is used. The library goes by a
 //! field's number and not by its type. So a known field of another type is refused, and so are lists, sets
 //! and maps in unknown fields; the format has none there.
+//!
+//! The library reads the schema by recursion without a limit, and takes memory for as many children as a node
+//! claims. So its depth and its nodes have bounds here.
 
 use crate::storage::Storage;
 use crate::thrift::{BINARY, LIST, STRUCT, Thrift};
@@ -26,21 +29,18 @@ enum Kind {
     /// The kinds of its known fields, by number from 1.
     Struct(&'static [Kind]),
     List(&'static Kind),
+    /// The list of [`SCHEMA_ELEMENT`]s.
+    Schema,
     /// Passed over without regard to what it holds.
     Any,
 }
 
-use Kind::{Any, Bool, Byte, Bytes, Double, List, Number, Struct};
+use Kind::{Any, Bool, Byte, Bytes, Double, List, Number, Schema, Struct};
 
-const FILE: Kind = Struct(&[
-    Number,
-    List(&SCHEMA_ELEMENT),
-    Number,
-    List(&ROW_GROUP),
-    List(&KEY_VALUE),
-    Bytes,
-    List(&COLUMN_ORDER),
-]);
+const FILE: Kind =
+    Struct(&[Number, Schema, Number, List(&ROW_GROUP), List(&KEY_VALUE), Bytes, List(&COLUMN_ORDER)]);
+/// The place of the number of children in [`SCHEMA_ELEMENT`], from 1.
+const CHILDREN: i16 = 5;
 const SCHEMA_ELEMENT: Kind =
     Struct(&[Number, Number, Number, Bytes, Number, Number, Number, Number, Number, LOGICAL_TYPE]);
 const LOGICAL_TYPE: Kind = Struct(&[
@@ -103,6 +103,11 @@ const COLUMN: Kind = Struct(&[
 ]);
 const STATISTICS: Kind = Struct(&[Bytes, Bytes, Number, Number, Bytes, Bytes, Bool, Bool, Number]);
 
+/// Nodes of a schema that are read at most: the library takes some hundred bytes for each.
+const MOST_NODES: u64 = 4096;
+/// Levels below the root of a schema that are read at most; a list of structs has three.
+const MOST_LEVELS: usize = 8;
+
 /// Length of the footer and the last mark of the file.
 const TAIL: u64 = 8;
 
@@ -118,31 +123,80 @@ pub(crate) fn check(storage: &Storage) -> Result<()> {
     let Some(begin) = tail_at.checked_sub(length.into()) else { return Ok(()) };
     let bytes = storage.get_bytes(begin, length as usize)?;
     FILE.pass(STRUCT, &mut Thrift::new(&bytes))
-        .ok_or_else(|| ParquetError::General("the footer is not one that the format allows".to_owned()))
+}
+
+fn malformed() -> ParquetError {
+    refused("is not one that the format allows")
+}
+
+fn refused(what: &str) -> ParquetError {
+    ParquetError::General(format!("the footer {what}"))
+}
+
+/// Passes over a schema: its nodes in the order of the tree, each with the number of its children.
+fn pass_schema(thrift: &mut Thrift<'_>) -> Result<()> {
+    let (found, nodes) = thrift.list().ok_or_else(malformed)?;
+    if nodes > MOST_NODES {
+        let what = format!("has a schema of {nodes} nodes, and at most {MOST_NODES} are read");
+        return Err(refused(&what));
+    }
+    // How many nodes of each level are still to come.
+    let mut to_come = vec![1];
+    for left in (0..nodes).rev() {
+        let element = thrift.clone();
+        SCHEMA_ELEMENT.pass(found, thrift)?;
+        let children = children(element).ok_or_else(malformed)?;
+        to_come.truncate(to_come.iter().rposition(|&nodes| nodes > 0).map_or(0, |last| last + 1));
+        *to_come.last_mut().ok_or_else(malformed)? -= 1;
+        if children > left {
+            let what = format!("has a node of {children} children in its schema, and {left} nodes follow");
+            return Err(refused(&what));
+        }
+        to_come.push(children);
+        if children > 0 && to_come.len() > MOST_LEVELS + 1 {
+            return Err(refused(&format!("has a schema of more than {MOST_LEVELS} levels")));
+        }
+    }
+    Ok(())
+}
+
+/// How many children this node of a schema has: what its last field of that number says, as the library reads it.
+fn children(mut element: Thrift<'_>) -> Option<u64> {
+    let (mut last, mut children) = (0, 0);
+    while let Some((found, field)) = element.field(last)? {
+        last = field;
+        if field == CHILDREN {
+            children = u64::try_from(element.integer()?).ok()?;
+        } else {
+            element.skip(found, 0)?;
+        }
+    }
+    Some(children)
 }
 
 impl Kind {
     /// Passes over a value of this kind that is said to be of type `found`.
-    fn pass(self, found: u8, thrift: &mut Thrift<'_>) -> Option<()> {
+    fn pass(self, found: u8, thrift: &mut Thrift<'_>) -> Result<()> {
         match (self, found) {
             (Bool, 1 | 2) | (Byte, 3) | (Number, 4..=6) | (Double, 7) | (Bytes, BINARY) | (Any, _) => {
-                thrift.skip(found, 0)
+                thrift.skip(found, 0).ok_or_else(malformed)
             }
             (Struct(known), STRUCT) => {
                 let mut last = 0;
-                while let Some((found, field)) = thrift.field(last)? {
+                while let Some((found, field)) = thrift.field(last).ok_or_else(malformed)? {
                     last = field;
                     let place = usize::try_from(field).ok().and_then(|field| field.checked_sub(1));
                     place.and_then(|place| known.get(place)).unwrap_or(&Any).pass(found, thrift)?;
                 }
-                Some(())
+                Ok(())
             }
             (List(of), LIST) => {
-                let (found, count) = thrift.list()?;
+                let (found, count) = thrift.list().ok_or_else(malformed)?;
                 // Each takes a byte or more, so that this ends with the footer.
                 (0..count).try_for_each(|_| of.pass(found, thrift))
             }
-            _ => None,
+            (Schema, LIST) => pass_schema(thrift),
+            _ => Err(malformed()),
         }
     }
 }

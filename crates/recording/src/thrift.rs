@@ -12,6 +12,7 @@ pub(crate) const STRUCT: u8 = 12;
 const DEEPEST: u32 = 16;
 
 /// Bytes in Thrift's compact protocol.
+#[derive(Clone)]
 pub(crate) struct Thrift<'a> {
     rest: &'a [u8],
 }

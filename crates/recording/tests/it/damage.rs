@@ -283,6 +283,37 @@ fn a_footer_that_claims_more_than_it_holds_is_refused() {
     }
 }
 
+/// A Parquet file without rows, whose schema has nodes of so many children, in the order of the tree.
+fn of_schema(children: &[i32]) -> Vec<u8> {
+    let node = |&children: &i32| [vec![0x15, 4, 0x25, 0, 0x18, 1, b'a'], field(children), vec![0]].concat();
+    let count =
+        [u8::try_from(children.len() & 0x7f).unwrap() | 0x80, u8::try_from(children.len() >> 7).unwrap()];
+    let schema = children.iter().flat_map(node).collect();
+    let footer = [field(1), vec![0x19, 0xfc], count.to_vec(), schema, vec![0x16, 0, 0x19, 0x0c, 0]].concat();
+    let size = u32::try_from(footer.len()).unwrap().to_le_bytes();
+    [b"PAR1", &footer[..], &size, b"PAR1"].concat()
+}
+
+/// 10,000 nodes within each other overflowed the stack of the Parquet library, and 2^31 children took 16 GiB.
+#[test]
+fn a_schema_of_too_many_levels_nodes_or_children_is_refused() {
+    let chain = |levels: usize| [vec![1; levels], vec![0]].concat();
+    let flat = |children: i32| [vec![children], vec![0; usize::try_from(children).unwrap()]].concat();
+    for (schema, wanted) in [
+        (chain(8), "no `dwell.format` metadata"),
+        (chain(9), "the footer has a schema of more than 8 levels"),
+        (vec![2, 1, 2, 0, 0, 0], "no `dwell.format` metadata"),
+        (flat(4095), "no `dwell.format` metadata"),
+        (flat(4096), "the footer has a schema of 4097 nodes, and at most 4096 are read"),
+        (vec![2, 0], "the footer has a node of 2 children in its schema, and 1 nodes follow"),
+        (vec![1, 0, 0], "the footer is not one that the format allows"),
+    ] {
+        let error = Reader::from_bytes("m", of_schema(&schema)).map(drop).unwrap_err();
+        let error = dwell_recording::with_causes(&error).to_string();
+        assert!(error.contains(wanted), "wanted {wanted}: {error}");
+    }
+}
+
 #[test]
 fn a_page_that_claims_more_than_can_be_true_is_refused_before_memory_is_taken() {
     let columns = format!("{START}{IDLE}{IDLER}");
