@@ -64,36 +64,52 @@ impl Chunk {
 /// For each row a set of handler numbers, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadySets {
+    /// Of all different sets.
     numbers: Vec<u32>,
-    /// For each row the end of its numbers, and whether it has any set.
-    ends: Vec<(usize, bool)>,
+    /// For each different set the end of its numbers.
+    ends: Vec<usize>,
+    /// For each row its set.
+    rows: Vec<Option<u32>>,
 }
 
 impl ReadySets {
     /// Number of rows.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.rows.len()
     }
 
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.rows.is_empty()
     }
 
     /// The set of `row`.
     pub fn get(&self, row: usize) -> Option<&[u32]> {
-        let &(end, known) = self.ends.get(row)?;
-        let begin = row.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, |&(end, _)| end);
-        if known { self.numbers.get(begin..end) } else { None }
+        let set = (*self.rows.get(row)?)? as usize;
+        let begin = set.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, |&end| end);
+        self.numbers.get(begin..*self.ends.get(set)?)
     }
 
-    pub(crate) fn push(&mut self, set: Option<&[u32]>) {
-        self.numbers.extend_from_slice(set.unwrap_or_default());
-        self.ends.push((self.numbers.len(), set.is_some()));
+    /// A set for [`push`](ReadySets::push).
+    pub(crate) fn add(&mut self, set: &[u32]) -> u32 {
+        self.numbers.extend_from_slice(set);
+        self.ends.push(self.numbers.len());
+        u32::try_from(self.ends.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// Appends a row.
+    pub(crate) fn push(&mut self, set: Option<u32>) {
+        self.rows.push(set);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn numbers(&self) -> usize {
+        self.numbers.len()
     }
 
     fn clear(&mut self) {
         self.numbers.clear();
         self.ends.clear();
+        self.rows.clear();
     }
 }

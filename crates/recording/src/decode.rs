@@ -4,7 +4,7 @@ use crate::chunk::{ReadySets, Scratch};
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{BoolType, ByteArrayType, DataType, Int64Type};
 use parquet::errors::ParquetError;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Rows that are read at a time, so that values are still in the cache when they are converted.
@@ -219,15 +219,37 @@ fn utf8(text: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(text).map_err(|_| format!("`{}` is not UTF-8", text.escape_ascii()))
 }
 
+/// Handlers of one set at most.
+pub(crate) const MOST_READY: usize = 4096;
+/// Bytes of all different texts of a column that are held at a time, at most.
+pub(crate) const MOST_TEXT: usize = 64 << 20;
+
+/// What is wrong with the names of a set of handlers, if anything is.
+pub(crate) fn check_set<'n>(names: impl Iterator<Item = &'n str>) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(format!("handler `{name}` is in the set twice"));
+        }
+        if seen.len() > MOST_READY {
+            return Err(format!("the set has more than {MOST_READY} handlers"));
+        }
+    }
+    Ok(())
+}
+
 /// Turns lists of handler names into numbers, by idler.
 pub(crate) struct ReadyParser<'a> {
     handlers: &'a [HashMap<String, u32>],
-    set: Vec<u32>,
+    /// The number of the set of each text of an idler.
+    known: HashMap<u32, HashMap<Vec<u8>, u32>>,
+    /// Of these texts.
+    bytes: usize,
 }
 
 impl<'a> ReadyParser<'a> {
     pub(crate) fn new(handlers: &'a [HashMap<String, u32>]) -> ReadyParser<'a> {
-        ReadyParser { handlers, set: Vec::new() }
+        ReadyParser { handlers, known: HashMap::new(), bytes: 0 }
     }
 
     /// Appends the set of the next row.
@@ -237,20 +259,64 @@ impl<'a> ReadyParser<'a> {
         idlers: &[u32],
         out: &mut ReadySets,
     ) -> Result<(), String> {
-        let Some(names) = names else {
-            out.push(None);
-            return Ok(());
-        };
-        self.set.clear();
-        let idler = idlers.get(out.len()).and_then(|&idler| self.handlers.get(idler as usize));
-        for name in utf8(names)?.split(',').filter(|name| !name.is_empty()) {
-            let number = idler.and_then(|handlers| handlers.get(name)).copied();
-            self.set
-                .push(number.ok_or_else(|| {
-                    format!("handler `{name}` is not in the list of handlers of its idler")
-                })?);
-        }
-        out.push(Some(&self.set));
+        let idler = idlers.get(out.len()).copied().unwrap_or(u32::MAX);
+        let set = names.map(|names| self.set(names, idler, out)).transpose()?;
+        out.push(set);
         Ok(())
+    }
+
+    /// The number of a set, which is parsed and stored once.
+    fn set(&mut self, text: &[u8], idler: u32, out: &mut ReadySets) -> Result<u32, String> {
+        let known = self.known.entry(idler).or_default();
+        if let Some(&set) = known.get(text) {
+            return Ok(set);
+        }
+        self.bytes = within(self.bytes, text)?;
+        let names = utf8(text)?.split(',').filter(|name| !name.is_empty());
+        check_set(names.clone())?;
+        let handlers = self.handlers.get(idler as usize);
+        let numbers = names.map(|name| {
+            let number = handlers.and_then(|handlers| handlers.get(name)).copied();
+            number.ok_or_else(|| format!("handler `{name}` is not in the list of handlers of its idler"))
+        });
+        let set = out.add(&numbers.collect::<Result<Vec<u32>, String>>()?);
+        known.insert(text.to_owned(), set);
+        Ok(set)
+    }
+}
+
+/// The bytes of the different texts of a column with a further one.
+pub(crate) fn within(bytes: usize, text: &[u8]) -> Result<usize, String> {
+    let all = bytes.saturating_add(text.len());
+    if all <= MOST_TEXT { Ok(all) } else { Err(format!("different texts of more than {MOST_TEXT} bytes")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_stored_once_for_each_idler_and_refused_where_it_is_none() {
+        let handlers = ["a,b", "b,a"].map(|names| names.split(',').map(str::to_owned).zip(0..).collect());
+        let idlers = [0, 1].repeat(500);
+        let (mut parser, mut out) = (ReadyParser::new(&handlers), ReadySets::default());
+        for _ in 0..999 {
+            parser.push(Some(b"a,b"), &idlers, &mut out).unwrap();
+        }
+        let sets = [0, 1, 998, 999].map(|row| out.get(row));
+        assert_eq!(sets, [Some(&[0, 1][..]), Some(&[1, 0]), Some(&[0, 1]), None]);
+        assert_eq!(out.numbers(), 4);
+        let many = (0..=MOST_READY).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+        for (text, why) in [
+            ("a,b,a", "handler `a` is in the set twice"),
+            ("a,c", "handler `c` is not in the list of handlers of its idler"),
+            (&many, "the set has more than 4096 handlers"),
+        ] {
+            assert_eq!(parser.push(Some(text.as_bytes()), &idlers, &mut out).unwrap_err(), why);
+        }
+        parser.bytes = MOST_TEXT;
+        assert_eq!(parser.push(Some(b"a,b"), &idlers, &mut out), Ok(()));
+        let error = parser.push(Some(b"a"), &[0; 2000], &mut out).unwrap_err();
+        assert_eq!(error, "different texts of more than 67108864 bytes");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::columns::fields;
 use crate::contents::{Contents, Idler};
+use crate::decode::{MOST_TEXT, check_set, within};
 use crate::episode::{Episode, WakeCause};
 use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
@@ -56,6 +57,14 @@ pub enum WriteError {
         episode: u64,
         /// The name.
         handler: String,
+    },
+    /// A set of handlers that is not read.
+    #[error("episode {episode}: the ready handlers: {what}")]
+    ReadySet {
+        /// Which of all episodes pushed, from 0.
+        episode: u64,
+        /// What is wrong with it.
+        what: String,
     },
     /// More idlers than are read.
     #[error(
@@ -201,11 +210,9 @@ impl<W: Write + Send> Writer<W> {
 
     /// Appends one episode. After an error that is about the episode itself the writer is as before.
     pub fn push(&mut self, episode: &Episode<'_>) -> Result<(), WriteError> {
-        if let Some(names) = episode.ready {
-            check_handlers(names, self.contents.episodes)?;
-        }
+        let ready = self.join_handlers(episode.ready)?;
         let idler = self.idler(episode.idler)?;
-        self.push_numbered(idler, episode)
+        self.push_joined(idler, episode, ready)
     }
 
     /// As [`push`](Writer::push), without looking for a name: the episode's own is not looked at.
@@ -221,8 +228,20 @@ impl<W: Write + Send> Writer<W> {
     /// # }
     /// ```
     pub fn push_numbered<I>(&mut self, idler: IdlerId, episode: &Episode<'_, I>) -> Result<(), WriteError> {
+        let ready = self.join_handlers(episode.ready)?;
+        self.push_joined(idler, episode, ready)
+    }
+
+    fn push_joined<I>(
+        &mut self,
+        idler: IdlerId,
+        episode: &Episode<'_, I>,
+        ready: Option<String>,
+    ) -> Result<(), WriteError> {
+        if self.rows.ready_bytes + ready.as_ref().map_or(0, String::len) > MOST_TEXT {
+            self.flush()?;
+        }
         let (number, idler) = (self.contents.episodes, idler.0);
-        let ready = episode.ready.map(|names| join_handlers(names, number)).transpose()?;
         let known = self.contents.idlers.get_mut(idler as usize).zip(self.idlers.all.get_mut(idler as usize));
         let Some((entry, state)) = known else {
             return Err(WriteError::UnknownIdler { episode: number, idler });
@@ -241,6 +260,20 @@ impl<W: Write + Send> Writer<W> {
         self.rows.push(idler, episode);
         self.contents.count(episode.start_ns, episode.idle_ns);
         if self.rows.idler.len() >= self.rows_per_group { self.flush() } else { Ok(()) }
+    }
+
+    /// A set of handlers as its column has it.
+    fn join_handlers(&self, names: Option<&[&str]>) -> Result<Option<String>, WriteError> {
+        let (Some(names), episode) = (names, self.contents.episodes) else { return Ok(None) };
+        if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains(',')) {
+            return Err(WriteError::HandlerName { episode, handler: (*name).to_owned() });
+        }
+        let joined = names.join(",");
+        if !self.rows.ready_numbers.contains_key(&joined) {
+            let checked = check_set(names.iter().copied()).and_then(|()| within(0, joined.as_bytes()));
+            checked.map_err(|what| WriteError::ReadySet { episode, what })?;
+        }
+        Ok(Some(joined))
     }
 
     /// Writes what is left, and returns what is in the recording, and where it was written to.
@@ -307,18 +340,6 @@ impl IdlerId {
     pub const fn index(self) -> usize {
         self.0 as usize
     }
-}
-
-fn check_handlers(names: &[&str], episode: u64) -> Result<(), WriteError> {
-    match names.iter().find(|name| name.is_empty() || name.contains(',')) {
-        Some(name) => Err(WriteError::HandlerName { episode, handler: (*name).to_owned() }),
-        None => Ok(()),
-    }
-}
-
-fn join_handlers(names: &[&str], episode: u64) -> Result<String, WriteError> {
-    check_handlers(names, episode)?;
-    Ok(names.join(","))
 }
 
 /// Numbers of idlers, and where each is.
@@ -412,6 +433,8 @@ struct Rows {
     ready_sets: Vec<ByteArray>,
     ready_numbers: HashMap<String, u32>,
     ready_seen: HashSet<(u32, u32)>,
+    /// Length of the texts of the sets, each once for each idler.
+    ready_bytes: usize,
     alone_ns: Optional<i64>,
 }
 
@@ -434,6 +457,7 @@ impl Rows {
             self.ready.push(None);
             return false;
         };
+        let bytes = joined.len();
         let number = match self.ready_numbers.get(&joined) {
             Some(&number) => number,
             None => {
@@ -444,7 +468,9 @@ impl Rows {
             }
         };
         self.ready.push(Some(number));
-        self.ready_seen.insert((idler, number))
+        let is_new = self.ready_seen.insert((idler, number));
+        self.ready_bytes += if is_new { bytes } else { 0 };
+        is_new
     }
 }
 
@@ -474,4 +500,40 @@ fn write_rows<W: Write + Send>(
 
 fn pick(numbers: &[u32], from: &[ByteArray]) -> Vec<ByteArray> {
     numbers.iter().filter_map(|&number| from.get(number as usize).cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layer;
+
+    fn writer() -> Writer<Vec<u8>> {
+        Writer::new(Vec::new(), Metadata::new(Layer::Iothread), Packing::default()).unwrap()
+    }
+
+    #[test]
+    fn sets_of_handlers_that_are_not_read_are_not_written() {
+        let mut writer = writer();
+        let many: Vec<String> = (0..4097).map(|number| number.to_string()).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let refused = |writer: &mut Writer<_>, ready| {
+            writer.push(&Episode { ready: Some(ready), ..Episode::new("io", 0, 5) }).unwrap_err().to_string()
+        };
+        let error = refused(&mut writer, &["a", "b", "a"]);
+        assert_eq!(error, "episode 0: the ready handlers: handler `a` is in the set twice");
+        assert!(refused(&mut writer, &many).ends_with("the set has more than 4096 handlers"));
+        assert!(writer.contents().idlers.is_empty());
+    }
+
+    #[test]
+    fn a_row_group_ends_before_its_sets_are_too_long() {
+        let mut writer = writer();
+        let episode = Episode { ready: Some(&["a", "b"]), ..Episode::new("io", 0, 5) };
+        writer.push(&episode).unwrap();
+        writer.push(&episode).unwrap();
+        assert_eq!(writer.rows.ready_bytes, 3);
+        writer.rows.ready_bytes = MOST_TEXT - 2;
+        writer.push(&episode).unwrap();
+        assert_eq!((writer.rows.idler.len(), writer.rows.ready_bytes), (1, 3));
+    }
 }

@@ -31,7 +31,7 @@ fn number() -> impl Strategy<Value = u64> {
 
 fn episode() -> impl Strategy<Value = Owned> {
     let name = prop::sample::select(vec!["cpu0", "cpu1", "CPU 2/KVM/1234", "", "ü"]);
-    let handlers = prop::collection::vec(prop::sample::select(vec!["0", "1", "fd 7", "virtio-blk"]), 0..3);
+    let handlers = prop::sample::subsequence(vec!["0", "1", "fd 7", "virtio-blk"], 0..3).prop_shuffle();
     (
         name,
         number(),
