@@ -1,13 +1,16 @@
 //! Small tables out of a Parquet file, as [`TableWriter`](crate::table::TableWriter) writes them.
 
 use crate::chunk::Scratch;
-use crate::decode::{Failure, Input, Translator, guard};
+use crate::decode::{Failure, Input, Translator, guard, within};
 use crate::open::OpenError;
 use crate::reader::{ReadError, RowGroups};
 use crate::storage::Storage;
 use crate::table::{Field, Kind};
 use serde::de::DeserializeOwned;
 use std::path::Path;
+
+/// The longest text of a cell that is read \[bytes\].
+pub(crate) const LONGEST_TEXT: usize = 4096;
 
 /// The values of one column, a row each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +58,12 @@ impl Cells {
         match self {
             Cells::Unsigned(numbers) => input.optional(rows, &mut Scratch::default(), numbers),
             Cells::Text(texts, cells) => {
+                let mut bytes = texts.iter().map(String::len).sum();
                 let mut numbers = Translator::new(|text| {
+                    if text.len() > LONGEST_TEXT {
+                        return Err(format!("{} bytes, and at most {LONGEST_TEXT} are read", text.len()));
+                    }
+                    bytes = within(bytes, text.as_bytes())?;
                     let number = u32::try_from(texts.len()).map_err(|_| "too many texts".to_owned())?;
                     texts.push(text.to_owned());
                     Ok(number)
@@ -197,6 +205,24 @@ mod tests {
         assert_eq!(cells[1], Cells::Unsigned(vec![None, Some(u64::MAX), None, Some(u64::MAX)]));
         assert_eq!(cells[1].number(1), Some(u64::MAX));
         assert_eq!(table.json::<Vec<u8>>("key").unwrap(), [1, 2]);
+    }
+
+    /// A few rows of long texts, which pack well, took gigabytes.
+    #[test]
+    fn long_texts_and_too_many_of_them_are_refused() {
+        let read = |lengths: &[usize]| {
+            let mut table = TableWriter::new(vec![], "test", &FIELDS[..1], 3, "test").unwrap();
+            for length in lengths {
+                table
+                    .row_group(&["a".repeat(*length)], [&|text: &String| Some(text.as_str().into())])
+                    .unwrap();
+            }
+            let table = TableReader::from_bytes("t", table.finish().unwrap()).unwrap();
+            table.read(&FIELDS[..1], 9).map(|cells| cells[0].rows())
+        };
+        assert_eq!(read(&[4096, 4096]).unwrap(), 2);
+        let error = read(&[1, 4097]).unwrap_err().to_string();
+        assert_eq!(error, "t: row 0 of row group 1, `name`: 4097 bytes, and at most 4096 are read");
     }
 
     #[test]
