@@ -29,9 +29,9 @@ pub const MOST_IDLERS: usize = 100_000;
 /// Rows of a row group that are read at most: a row group is in memory as a whole, with up to about 100 bytes a row.
 /// Writers make groups of about a million rows; a file that claims far more is damaged, or needs more memory than a
 /// reader should take without asking.
-const MAX_ROWS: i64 = 1 << 22;
+pub(crate) const MAX_ROWS: usize = 1 << 22;
 /// The same of a recording of timers, which takes about 400 bytes a row while a row group is read.
-const MAX_TIMER_ROWS: i64 = 1 << 20;
+pub(crate) const MAX_TIMER_ROWS: usize = 1 << 20;
 
 /// Why a file was not opened as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -189,7 +189,7 @@ impl<C: DeserializeOwned, O: TryFrom<Owner, Error: Display>> Opened<C, O> {
         groups: RowGroups,
         key: &'static str,
         fields: impl Iterator<Item = Field>,
-        most_rows: i64,
+        most_rows: usize,
         check: impl FnOnce(&C, u64) -> Result<(), String>,
     ) -> Result<Opened<C, O>, OpenError> {
         let metadata = groups.json(METADATA_KEY)?;
@@ -329,11 +329,11 @@ fn check_type(
 }
 
 /// How many rows there are in all, none of the row groups with more than `most`.
-fn rows(footer: &ParquetMetaData, most: i64) -> Result<u64, String> {
+fn rows(footer: &ParquetMetaData, most: usize) -> Result<u64, String> {
     let mut rows: u64 = 0;
     for (index, group) in footer.row_groups().iter().enumerate() {
         let count = group.num_rows();
-        if !(0..=most).contains(&count) {
+        if !usize::try_from(count).is_ok_and(|count| count <= most) {
             return Err(format!(
                 "row group {index} claims {count} rows, and at most {most} are read; write it with smaller row groups"
             ));

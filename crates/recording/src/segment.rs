@@ -9,7 +9,7 @@
 use crate::idle_path::IdlePath;
 use crate::open::OpenError;
 use crate::table::{Field, Kind, TableError, TableWriter, Value};
-use crate::table_reader::{TableReadError, TableReader};
+use crate::table_reader::{LONGEST_TEXT, TableReadError, TableReader};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -181,6 +181,22 @@ impl Segments {
         shares
     }
 
+    /// Refuses what [`from_table`] does not read: too many rows, and names that are too long.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.rows.len() > MOST_SEGMENTS {
+            return Err(format!(
+                "there are {} segments, and at most {MOST_SEGMENTS} are read",
+                self.rows.len()
+            ));
+        }
+        match self.tasks.iter().find(|task| task.len() > LONGEST_TEXT) {
+            Some(task) => {
+                Err(format!("a task has a name of {} bytes, and at most {LONGEST_TEXT} are read", task.len()))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The table as a Parquet file.
     pub(crate) fn to_table(&self, zstd_level: i32) -> Result<Vec<u8>, TableError> {
         let created_by = concat!("dwell-recording ", env!("CARGO_PKG_VERSION"));
@@ -342,6 +358,21 @@ mod tests {
         assert_eq!(woken(&part), woken(&whole)[1..4]);
         assert_eq!(whole.part(0..5), whole);
         assert!(whole.part(9..12).rows.is_empty());
+    }
+
+    #[test]
+    fn segments_that_are_not_read_are_not_written() {
+        let row = recording().rows[0];
+        let write = |segments: Segments| {
+            let mut writer =
+                Writer::new(Vec::new(), Metadata::new(Layer::Guest), Packing::default()).unwrap();
+            writer.set_segments(segments);
+            crate::with_causes(&writer.close().unwrap_err()).to_string()
+        };
+        let many = write(Segments { rows: vec![row; MOST_SEGMENTS + 1], ..recording() });
+        assert!(many.contains("there are 2097153 segments, and at most 2097152 are read"), "{many}");
+        let long = write(Segments { tasks: vec!["t".repeat(4097)], ..recording() });
+        assert!(long.contains("a task has a name of 4097 bytes, and at most 4096 are read"), "{long}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::decode::{MOST_TEXT, check_set, within};
 use crate::episode::{Episode, WakeCause};
 use crate::metadata::Metadata;
 use crate::newfile::{NewFile, NewFileError};
-use crate::open::MOST_IDLERS;
+use crate::open::{MAX_ROWS, MOST_IDLERS};
 use crate::segment::{Place, SEGMENTS_KEY, Segments};
 use crate::table::{Field, TableError, TableWriter, write_column};
 use bytes::Bytes;
@@ -111,7 +111,7 @@ pub enum WriteError {
 /// How a recording is packed. The contents are the same whatever is chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing {
-    /// Rows of a row group: what is held in memory before it is written, 25 to 60 bytes each.
+    /// Rows of a row group, from 1 to what readers take: what is held in memory before it is written, 25 to 60 bytes each.
     pub rows_per_group: usize,
     /// zstd level, 1 (fast) to 22 (small).
     pub zstd_level: i32,
@@ -180,7 +180,7 @@ impl<W: Write + Send> Writer<W> {
             contents: Contents::default(),
             idlers: Idlers::default(),
             rows: Rows::default(),
-            rows_per_group: packing.rows_per_group.max(1),
+            rows_per_group: packing.rows_per_group.clamp(1, MAX_ROWS),
             zstd_level: packing.zstd_level,
             segments: None,
         })
@@ -284,6 +284,7 @@ impl<W: Write + Send> Writer<W> {
         let Writer { mut file, metadata, contents, zstd_level, segments, .. } = self;
         if let Some(segments) = segments {
             let frame = |source| WriteError::Frame { part: "segments", source };
+            segments.check().map_err(|what| frame(what.into()))?;
             let table = segments.to_table(zstd_level).map_err(|TableError(source)| frame(source))?;
             let offset = file.file.bytes_written() as u64;
             let place = Place { offset, bytes: table.len() as u64, causes: segments.shares() };
@@ -509,6 +510,13 @@ mod tests {
 
     fn writer() -> Writer<Vec<u8>> {
         Writer::new(Vec::new(), Metadata::new(Layer::Iothread), Packing::default()).unwrap()
+    }
+
+    #[test]
+    fn row_groups_have_no_more_rows_than_are_read() {
+        let packing = Packing { rows_per_group: usize::MAX, ..Packing::default() };
+        let writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap();
+        assert_eq!(writer.rows_per_group, MAX_ROWS);
     }
 
     #[test]

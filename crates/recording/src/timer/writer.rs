@@ -3,7 +3,9 @@
 use super::{EXIT, ExitRow, FIELDS, TIMER, TIMERS_KEY, TimerContents, TimerRow, TimerRows, VcpuRows};
 use crate::metadata::Metadata;
 use crate::newfile::NewFile;
+use crate::open::MAX_TIMER_ROWS;
 use crate::table::{TableError, TableWriter, Value};
+use crate::table_reader::LONGEST_TEXT;
 use crate::writer::{begin, end};
 use crate::{Packing, WriteError};
 use dwell_policy::Owner;
@@ -61,7 +63,7 @@ impl<W: Write + Send> TimerWriter<W> {
             metadata,
             contents: TimerContents::default(),
             rows: vec![],
-            rows_per_group: packing.rows_per_group.max(1),
+            rows_per_group: packing.rows_per_group.clamp(1, MAX_TIMER_ROWS),
             pushed: 0,
         })
     }
@@ -81,6 +83,10 @@ impl<W: Write + Send> TimerWriter<W> {
     /// # Errors
     /// [`WriteError::Row`] for a row that cannot be, which is left out with those after it; what writing fails with.
     pub fn push(&mut self, rows: &mut TimerRows) -> Result<(), WriteError> {
+        if let Some(name) = rows.vcpus.iter().chain(&rows.reasons).find(|name| name.len() > LONGEST_TEXT) {
+            let what = format!("a name has {} bytes, and at most {LONGEST_TEXT} are read", name.len());
+            return Err(WriteError::Row { row: self.pushed, what });
+        }
         let named = |name| VcpuRows { name, ..VcpuRows::default() };
         self.contents.vcpus.extend(rows.vcpus.drain(..).map(named));
         self.contents.reasons.append(&mut rows.reasons);
@@ -188,4 +194,19 @@ fn write<W: Write + Send>(
             &|row| Some(row.exit()?.cause?.name().into()),
         ],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_read_is_not_written() {
+        let packing = Packing { rows_per_group: usize::MAX, ..Packing::default() };
+        let mut writer = TimerWriter::new(vec![], Metadata::new(Owner::Timer), packing).unwrap();
+        assert_eq!(writer.rows_per_group, MAX_TIMER_ROWS);
+        let mut rows = TimerRows { vcpus: vec!["v".repeat(4097)], ..TimerRows::default() };
+        let error = writer.push(&mut rows).unwrap_err().to_string();
+        assert_eq!(error, "row 0: a name has 4097 bytes, and at most 4096 are read");
+    }
 }
