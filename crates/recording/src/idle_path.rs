@@ -6,6 +6,7 @@
 
 use crate::segment::Segment;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// What a CPU did between two segments, where it was in an idle state once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +51,17 @@ pub(crate) struct Idled {
     pub(crate) way: Option<Way>,
 }
 
+/// By CPU from when to when its episodes may be between two of its segments, which are in order of their start.
+pub(crate) fn spans(segments: &[Segment]) -> HashMap<u32, Range<u64>> {
+    let mut spans: HashMap<u32, Range<u64>> = HashMap::new();
+    for Segment { cpu, start_ns, .. } in segments {
+        spans.entry(*cpu).or_insert(*start_ns..0).end = *start_ns;
+    }
+    spans
+}
+
 /// Adds to each segment the idle time between it and the segment before on its CPU, where there is just one: `cpus` has the
-/// episodes of each, in order of their start.
+/// episodes of each, in order of their start; those outside of its [span](spans) have no effect.
 pub(crate) fn add(segments: &mut [Segment], cpus: &HashMap<u32, Vec<Idled>>) {
     // By CPU: the end of its last segment, and how many of its episodes began before that.
     let mut last: HashMap<u32, (u64, usize)> = HashMap::new();
@@ -116,7 +126,14 @@ mod tests {
                 let exit_ns = u32::try_from(row.start_ns.checked_sub(left_ns)?).ok()?;
                 Some(IdlePath { entry_ns, exit_ns, way: way? })
             }).collect();
+            let mut of_all = segments.clone();
+            add(&mut of_all, &cpus);
+            let spans = spans(&segments);
+            for (cpu, idled) in &mut cpus {
+                idled.retain(|idled| spans.get(cpu).is_some_and(|span| span.contains(&idled.start_ns)));
+            }
             add(&mut segments, &cpus);
+            prop_assert_eq!(&segments, &of_all);
             let found: Vec<Option<IdlePath>> = segments.iter().map(|row| row.idle).collect();
             prop_assert_eq!(found, expected);
         }

@@ -18,6 +18,7 @@ use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use std::collections::HashMap;
 use std::error::Error;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Why a row group could not be read.
@@ -161,13 +162,14 @@ impl Reader {
             bytes.map_err(|source| OpenError::NotParquet { path: path.clone(), source: source.into() })?;
         let mut segments = segment::from_table(&TableReader::from_storage(path, Storage::Memory(bytes))?)?;
         if self.metadata().layer == Layer::Guest {
-            idle_path::add(&mut segments.rows, &self.idled()?);
+            let idled = self.idled(&idle_path::spans(&segments.rows))?;
+            idle_path::add(&mut segments.rows, &idled);
         }
         Ok(Some(Segments { poll_step_ns: self.poll_step_ns(), ..segments }))
     }
 
-    /// The episodes of a guest's CPUs.
-    fn idled(&self) -> Result<HashMap<u32, Vec<Idled>>, ReadError> {
+    /// The episodes of a guest's CPUs that begin in these spans.
+    fn idled(&self, spans: &HashMap<u32, Range<u64>>) -> Result<HashMap<u32, Vec<Idled>>, ReadError> {
         let mut cpus: HashMap<u32, Vec<Idled>> = HashMap::new();
         let number = |idler: u32| {
             let name = &self.contents().idlers.get(idler as usize)?.name;
@@ -180,6 +182,9 @@ impl Reader {
             for row in 0..chunk.rows {
                 let Some(cpu) = number(chunk.idler[row]) else { continue };
                 let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
+                if !spans.get(&cpu).is_some_and(|span| span.contains(&start_ns)) {
+                    continue;
+                }
                 let late_ns = chunk.wake_latency_ns[row].filter(|_| !is_whole).unwrap_or(0);
                 let left_ns = start_ns.saturating_add(idle_ns).saturating_add(late_ns);
                 let way = Way::of(chunk.window_ns[row], chunk.halted[row]);
@@ -356,5 +361,35 @@ impl RowGroups {
             Failure::Parquet(source) => ReadError::Damaged { path, row_group, column, source: source.into() },
             Failure::Value { row, what } => ReadError::Value { path, row_group, row, column, what },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cause, Episode, Packing, Segment, Writer};
+
+    /// An hour of episodes beside a second of segments was held in memory as a whole.
+    #[test]
+    fn episodes_outside_of_the_segments_are_not_held() {
+        let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), Packing::default()).unwrap();
+        for start_ns in (0..100).map(|number| number * 10) {
+            for cpu in ["cpu0", "cpu1"] {
+                writer.push(&Episode { halted: Some(false), ..Episode::new(cpu, start_ns, 2) }).unwrap();
+            }
+        }
+        let row = |start_ns| {
+            let (cause, halted, idle) = (Cause::Unknown, None, None);
+            Segment { task: 0, cpu: 1, start_ns, run_ns: 5, cause, halted, idle }
+        };
+        let rows = vec![row(203), row(213), row(233)];
+        writer.set_segments(Segments { tasks: vec!["a/1".to_owned()], rows, poll_step_ns: 0 });
+        let reader = Reader::from_bytes("r", writer.close().unwrap().1).unwrap();
+        let rows = reader.segments().unwrap().unwrap().rows;
+        let idle: Vec<bool> = rows.iter().map(|row| row.idle.is_some()).collect();
+        assert_eq!(idle, [false, true, false], "of two episodes it is not known which");
+        let idled = reader.idled(&idle_path::spans(&rows)).unwrap();
+        let starts: Vec<u64> = idled[&1].iter().map(|idled| idled.start_ns).collect();
+        assert_eq!((idled.len(), starts), (1, vec![210, 220, 230]));
     }
 }
