@@ -710,7 +710,7 @@ impl<O: Copy + Into<Owner>> fmt::Display for Setting<O> {
 
 impl From<&Setting> for host::Params {
     fn from(setting: &Setting) -> host::Params {
-        debug_assert!(setting.owner == Layer::Host);
+        assert_eq!(setting.owner, Layer::Host);
         host::Params {
             halt_poll_ns: setting.u32(0),
             halt_poll_ns_grow: setting.u32(1),
@@ -722,7 +722,7 @@ impl From<&Setting> for host::Params {
 
 impl From<&Setting> for guest::Params {
     fn from(setting: &Setting) -> guest::Params {
-        debug_assert!(setting.owner == Layer::Guest);
+        assert_eq!(setting.owner, Layer::Guest);
         guest::Params {
             guest_halt_poll_ns: setting.u32(0),
             guest_halt_poll_shrink: setting.u32(1),
@@ -735,7 +735,7 @@ impl From<&Setting> for guest::Params {
 
 impl From<&Setting> for driver::Params {
     fn from(setting: &Setting) -> driver::Params {
-        debug_assert!(setting.owner == Layer::Driver);
+        assert_eq!(setting.owner, Layer::Driver);
         let time = |index: usize| Nanos(setting.u32(index).into());
         driver::Params {
             halt_cost: time(0),
@@ -753,7 +753,7 @@ impl From<&Setting> for driver::Params {
 
 impl From<&Setting> for iothread::Params {
     fn from(setting: &Setting) -> iothread::Params {
-        debug_assert!(setting.owner == Layer::Iothread);
+        assert_eq!(setting.owner, Layer::Iothread);
         let [poll_max_ns, poll_grow, poll_shrink, poll_weight, _] = setting.values;
         iothread::Params { poll_max_ns, poll_grow, poll_shrink, poll_weight }
     }
@@ -791,6 +791,14 @@ mod tests {
             let guest = Setting::defaults(Layer::Guest, version);
             assert_eq!(guest::Params::from(&guest), guest::Params::default(), "{text}");
         }
+    }
+
+    /// Also where debug assertions are off: the values of another layer would be taken by their places.
+    #[test]
+    #[should_panic(expected = "left: Guest")]
+    fn parameters_are_not_made_from_a_setting_of_another_layer() {
+        let guest = Setting::defaults(Layer::Guest, Version::new(6, 18));
+        let _ = host::Params::from(&guest);
     }
 
     #[test]
