@@ -166,6 +166,12 @@ impl Param {
         }
         let is_one_of = |words: [&str; 5]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
         match self.unit {
+            // Octal digits would have been a number, and the kernel takes no others after a 0.
+            Unit::Nanoseconds
+                if text.starts_with('0') && text.bytes().all(|digit| digit.is_ascii_digit()) =>
+            {
+                Err(ParseValueError::NotATime(self, ParseNanosError::NotADuration))
+            }
             Unit::Nanoseconds => {
                 let time: Nanos = text.parse().map_err(|why| ParseValueError::NotATime(self, why))?;
                 i64::try_from(time.0).map_err(|_| ParseValueError::NotATime(self, ParseNanosError::TooLong))
@@ -840,6 +846,7 @@ mod tests {
         for (text, value) in [("010", 8), ("0x10", 16), ("0", 0), ("+5", 5), ("-0x10", -16)] {
             assert_eq!(parse(Layer::Host.into(), "halt_poll_ns_grow", text), Ok(value), "{text}");
         }
+        assert!(parse(Layer::Host.into(), "halt_poll_ns", "08").is_err(), "the kernel refuses it");
         for text in ["09", "0x", "0x-1", "--1", "", "0x10000000000000000", "1 0"] {
             assert!(parse(Layer::Host.into(), "halt_poll_ns_grow", text).is_err(), "{text}");
         }
