@@ -16,7 +16,7 @@
 //! | `halted` | boolean or null | false: the event came while it polled |
 //! | `wake` | string or null | irq, ipi, timer, io, task, unknown |
 //! | `wake_latency_ns` | uint64 or null | from the event to running again |
-//! | `ready` | string or null | the handlers that became ready, with commas between them; empty: none |
+//! | `ready` | string or null | the handlers that became ready, each once and at most 4,096, with commas between them; empty: none |
 //! | `alone_ns` | uint64 or null | how long no other task was runnable on the idler's CPU; `idle_ns` or more: to the end |
 //!
 //! Null means not known. The rows of one idler are in order of `start_ns`. dwell writes all columns always; a file by
