@@ -233,9 +233,21 @@ impl Model {
         self.in_force.is_some() || self.has_parameters
     }
 
-    /// The settings that the rule has, at their defaults: one, or the guest's and the host's.
+    /// The settings that the rule has, at their defaults: one, or the guest's and the host's. dwell_idle has measured by
+    /// then what its defaults leave open.
     pub(crate) fn defaults(&self) -> Vec<Setting> {
-        self.whose.layers().iter().map(|&layer| Setting::defaults(layer, self.version)).collect()
+        let (given, measured) = self.given_and_measured;
+        let known = [("halt_cost_ns", Some(self.halt_cost)), ("wake_latency_ns", given.or(measured))];
+        let default = |&layer: &Layer| {
+            let mut default = Setting::defaults(layer, self.version);
+            for (name, value) in known.iter().filter(|_| layer == Layer::Driver) {
+                let value = value.and_then(|value| i64::try_from(value.get()).ok());
+                // What is out of its range stays as it is.
+                let _ = default.set(name, value.unwrap_or(0));
+            }
+            default
+        };
+        self.whose.layers().iter().map(default).collect()
     }
 
     /// The settings in force while recording if the recording has them, else the defaults; and whether it has them.

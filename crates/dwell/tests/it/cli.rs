@@ -137,6 +137,16 @@ fn every_layer_has_its_rule_and_several_settings_stand_side_by_side() {
     assert_eq!(results[3]["setting"]["halt_poll_ns_shrink"], 0);
 }
 
+/// The driver measures what its defaults of 0 leave open; halts that cost nothing would never be polled for.
+#[test]
+fn the_idle_driver_is_replayed_with_what_it_measures() {
+    let file = recording("guest-redis_c1.parquet");
+    let tuned = json(&["tune", &file, "--layer", "driver", "--halt-cost", "20us", "--format", "json"]);
+    let present = tuned["rows"].as_array().unwrap().iter().find(|row| row["role"] == "present").unwrap();
+    assert_eq!(present["setting"]["halt_cost_ns"], 20_000, "{present}");
+    assert!(present["polling_ns_per_s"].as_f64().unwrap() > 0.0, "{present}");
+}
+
 #[test]
 fn tune_finds_kvms_defaults_at_four_times_optimum_and_a_setting_near_it() {
     let file = recording("guest-memcached_poisson10k.parquet");
