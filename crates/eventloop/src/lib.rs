@@ -20,8 +20,9 @@
 //! A source is quiet, its notifications off, as long as the loop is awake. Before the loop sleeps all become
 //! loud, *and only then* is each looked at once more. An event came either before that look, which sees it,
 //! or after its source was loud, and then it is notified: its file descriptor is readable or will be, and
-//! `epoll_wait` returns. So that this is true [`Source::loud`] has to be visible to whoever notifies before
-//! [`Source::look`] loads what they write: a full fence, as a virtqueue's driver and device both need it.
+//! `epoll_wait` returns. So that this is true the stores of [`Source::loud`] have to be visible to whoever
+//! notifies before [`Source::look`] loads what they write: the loop has a full fence between the two, and
+//! whoever notifies needs one between the event and the test whether to notify, as a virtqueue's driver has.
 //! Sources are registered edge-triggered: a notification that was written before the wait began is still an
 //! edge.
 //!
@@ -37,9 +38,10 @@
 
 mod doorbell;
 mod sync {
-    pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
 }
 mod bell;
+mod sleep;
 mod source;
 mod timers;
 mod uring;

@@ -26,9 +26,8 @@ pub trait Source {
     /// No notifications from here: the loop is awake and looks. One that comes all the same does no harm.
     fn quiet(&mut self) {}
 
-    /// Notifications from here: the loop is about to sleep, and looks once more after this. What switches
-    /// them on has to be visible to whoever notifies before the loads of that look: end with a full fence or
-    /// a read-modify-write.
+    /// Notifications from here: the loop is about to sleep, and looks once more after this and a full fence
+    /// of its own. Whoever notifies needs one too, between the event and the test whether to notify.
     fn loud(&mut self) {}
 
     /// Does what there is to do, in at most `budget` units. Whether there is more. Called without anything to

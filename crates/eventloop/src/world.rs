@@ -1,5 +1,6 @@
 //! The loop, over a way to wait.
 
+use crate::sleep::looks_once_more;
 use crate::source::{Source, SourceId};
 use crate::timers::{TimerId, Timers};
 use crate::wait::{Epoll, Wait, Watch};
@@ -280,9 +281,8 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
             }
         }
         if sources.ready.is_empty() {
-            sources.all(|source| source.loud());
-            // Nothing may come between the last source that became loud and this.
-            let waited = if sources.look() {
+            let loud = |sources: &mut Sources<'_>| sources.all(|source| source.loud());
+            let waited = if looks_once_more(sources, loud, Sources::look) {
                 Ok(())
             } else {
                 slept = true;
