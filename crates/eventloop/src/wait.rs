@@ -2,8 +2,8 @@
 
 use crate::source::SourceId;
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::fmt;
@@ -42,7 +42,8 @@ pub trait Watch: Wait {
     fn forget(&mut self, id: SourceId, fd: BorrowedFd<'_>) -> io::Result<()>;
 }
 
-/// Waits for file descriptors by `epoll_wait`, with time-outs in nanoseconds where the kernel takes them (Linux 5.11).
+/// Waits for file descriptors by `epoll_wait`, and where there is a time-out by `ppoll` before it: that takes
+/// nanoseconds, where `epoll_wait` takes milliseconds and `epoll_pwait2` needs Linux 5.11.
 pub struct Epoll {
     epoll: OwnedFd,
     events: Vec<Event>,
@@ -77,8 +78,14 @@ impl Watch for Epoll {
 
 impl Wait for Epoll {
     fn wait(&mut self, timeout: Option<Duration>, mut ready: impl FnMut(SourceId)) -> io::Result<()> {
-        let timeout =
-            timeout.map(|time| Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 }));
+        if let Some(time) = timeout.filter(|time| !time.is_zero()) {
+            let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+            match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time)) {
+                Ok(0) | Err(Errno::INTR) => return Ok(()),
+                ready => ready?,
+            };
+        }
+        let timeout = timeout.map(|_| Timespec::default());
         self.events.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) => {}

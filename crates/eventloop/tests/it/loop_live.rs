@@ -92,6 +92,27 @@ fn timers(wait: impl Watch) {
     assert!(halts.get() >= 3, "it slept until each");
 }
 
+/// Over epoll time-outs were rounded up to whole milliseconds.
+#[test]
+fn timer_of_100_us_is_run_within_a_millisecond() {
+    fn fires(wait: impl Watch) {
+        let fired = Cell::new(false);
+        let mut looped = Loop::over(Idler::new(Never), wait);
+        let in_time = (0..1_000).any(|_| {
+            let begin = Instant::now();
+            looped.after(Duration::from_micros(100), || {
+                fired.set(true);
+                None
+            });
+            looped.run_until(|| fired.take()).unwrap();
+            begin.elapsed() < Duration::from_millis(1)
+        });
+        assert!(in_time);
+    }
+    fires(Epoll::new().unwrap());
+    uring().into_iter().for_each(fires);
+}
+
 /// Sources come and go while the loop runs: the number of one that is gone is given to the next, and nobody
 /// hears its rings.
 #[test]
