@@ -4,6 +4,7 @@ use crate::source::SourceId;
 use crate::wait::{Wait, Watch};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -14,11 +15,6 @@ const ENTRIES: u32 = 256;
 const NOBODY: u64 = u64::MAX;
 /// `POLLIN`.
 const IN: u32 = 1;
-/// Errors of `io_uring_enter`.
-const ETIME: i32 = 62;
-const EBUSY: i32 = 16;
-const EAGAIN: i32 = 11;
-const ECANCELED: i32 = 125;
 
 /// Waits for file descriptors by polls of io_uring (Linux 5.13).
 ///
@@ -33,8 +29,6 @@ pub struct Uring {
     again: Vec<u64>,
     /// The number of watches so far: a source may get the number of one that is gone, whose completions may still come.
     generation: u32,
-    /// Entries that were not submitted.
-    unsubmitted: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -73,11 +67,10 @@ impl Uring {
         // Completions then come without an interrupt, and a flag says so (Linux 5.19).
         let cooperative = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
         let ring = cooperative.or_else(|_| IoUring::new(ENTRIES))?;
-        Ok(Uring { ring, watched: vec![], again: vec![], generation: 0, unsubmitted: false })
+        Ok(Uring { ring, watched: vec![], again: vec![], generation: 0 })
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        self.unsubmitted = true;
         loop {
             // SAFETY: polls and their cancellation refer to a file descriptor and to no memory.
             #[allow(unsafe_code)]
@@ -100,21 +93,18 @@ impl Uring {
             }
             None => submitter.submit_and_wait(1),
         };
-        self.unsubmitted = !self.ring.submission().is_empty();
-        match entered {
-            Ok(_) => Ok(()),
+        match entered.as_ref().err().and_then(Errno::from_io_error) {
             // The time is over, a signal came, or completions have to be taken first: the loop looks around
             // and comes back.
-            Err(error) if matches!(error.raw_os_error(), Some(ETIME | EBUSY | EAGAIN)) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(error),
+            Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(()),
+            _ => entered.map(drop),
         }
     }
 
-    /// Whether completions will be there as soon as the thread enters the kernel.
+    /// Whether there are entries to submit, or completions as soon as the thread enters the kernel.
     fn is_due(&mut self) -> bool {
         let submission = self.ring.submission();
-        submission.taskrun() || submission.cq_overflow()
+        !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
     }
 
     fn ask_again(&mut self) -> io::Result<()> {
@@ -147,7 +137,7 @@ impl Uring {
                         self.again.push(user_data);
                     }
                 }
-                error if error == -ECANCELED => {}
+                error if error == -Errno::CANCELED.raw_os_error() => {}
                 error => {
                     self.watched[source(user_data).0 as usize] = None;
                     failed = Some(io::Error::from_raw_os_error(-error));
@@ -187,7 +177,7 @@ impl Wait for Uring {
         let any = !self.ring.completion().is_empty();
         if !any && timeout != Some(Duration::ZERO) {
             self.enter(timeout)?;
-        } else if self.unsubmitted || self.is_due() {
+        } else if self.is_due() {
             self.enter(Some(Duration::ZERO))?;
         }
         self.take(ready)
@@ -195,7 +185,6 @@ impl Wait for Uring {
 
     /// Also where it has to be asked again.
     fn ring(&mut self) -> Option<bool> {
-        let asks = self.unsubmitted || !self.again.is_empty();
-        Some(asks || !self.ring.completion().is_empty() || self.is_due())
+        Some(!self.again.is_empty() || !self.ring.completion().is_empty() || self.is_due())
     }
 }
