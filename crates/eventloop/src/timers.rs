@@ -41,7 +41,7 @@ impl<'a> Timers<'a> {
         if first > now {
             return false;
         }
-        let later = self.due.split_off(&(now.get() + 1, 0));
+        let later = self.due.split_off(&(now.get(), u64::MAX));
         let due = std::mem::replace(&mut self.due, later);
         for ((_, number), mut callback) in due {
             if let Some(again) = callback() {

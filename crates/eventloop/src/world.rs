@@ -234,7 +234,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         &self.idler
     }
 
-    /// Steps until `over`, which is asked after each step.
+    /// Steps until `over`, which is asked before each step.
     ///
     /// # Errors
     /// Those of [`step`](Loop::step).
@@ -285,9 +285,10 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
             let waited = if looks_once_more(sources, loud, Sources::look) {
                 Ok(())
             } else {
-                slept = true;
+                let left = idle.halts();
+                slept = left != Some(Duration::ZERO);
                 *steps = 0;
-                wait.wait(idle.halts(), |id| sources.is_ready(id))
+                wait.wait(left, |id| sources.is_ready(id))
             };
             sources.all(|source| source.quiet());
             waited?;

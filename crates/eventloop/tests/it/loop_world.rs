@@ -1,11 +1,11 @@
 //! The loop in an adversarial world: events come between any two of its calls, and it must not sleep over
 //! one. And how long who waits for whom.
 
-use dwell_eventloop::{BUDGET, FD_STEPS, Loop, Source, SourceId, Wait};
-use dwell_idle::policy::reference::{Fixed, Never};
+use dwell_eventloop::{BUDGET, FD_STEPS, Loop, Source, SourceId, Step, Wait};
+use dwell_idle::policy::reference::{Always, Fixed, Never};
 use dwell_idle::{Clock, Halt, Idler, Nanos, Policy, Price};
 use proptest::prelude::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -193,6 +193,32 @@ impl Source for Greedy {
         self.0.borrow_mut().push(self.1);
         true
     }
+}
+
+#[test]
+fn step_that_polls_until_its_timer_does_not_sleep() {
+    let world = Shared::default();
+    let mut looped = Loop::over(Idler::with_clock(Always, Time(world.clone())), Sleep(world.clone()));
+    looped.after(Duration::from_micros(1), || None);
+    assert_eq!(looped.step().unwrap(), Step::default());
+    assert_eq!(looped.idler().totals().halts, 0);
+}
+
+#[test]
+fn timer_at_the_end_of_time_is_run() {
+    struct Last;
+    impl Clock for Last {
+        fn now(&self) -> Nanos {
+            Nanos(u64::MAX)
+        }
+    }
+    let ran = Cell::new(false);
+    let mut looped = Loop::over(Idler::with_clock(Never, Last), Sleep(Shared::default()));
+    looped.after(Duration::ZERO, || {
+        ran.set(true);
+        None
+    });
+    assert!(looped.step().unwrap().timers && ran.get());
 }
 
 #[test]
