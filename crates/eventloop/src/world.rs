@@ -220,7 +220,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
     /// Calls back after a while, and again after what the callback returns.
     pub fn after(&mut self, time: Duration, callback: impl FnMut() -> Option<Duration> + 'a) -> TimerId {
         let after = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let at = self.idler.clock().now_for_timers().get().saturating_add(after);
+        let at = self.idler.clock().now().get().saturating_add(after);
         self.timers.add(Nanos(at), Box::new(callback))
     }
 

@@ -9,24 +9,12 @@ use crate::Nanos;
 pub trait Clock {
     /// The time now.
     fn now(&self) -> Nanos;
-
-    /// As [`now`](Clock::now), asked of timers and not of a wait; a simulated clock may count what reading it
-    /// takes in one of them only.
-    #[inline]
-    fn now_for_timers(&self) -> Nanos {
-        self.now()
-    }
 }
 
 impl<C: Clock + ?Sized> Clock for &C {
     #[inline]
     fn now(&self) -> Nanos {
         (**self).now()
-    }
-
-    #[inline]
-    fn now_for_timers(&self) -> Nanos {
-        (**self).now_for_timers()
     }
 }
 
