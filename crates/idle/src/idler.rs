@@ -141,15 +141,10 @@ impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
     }
 
     /// The wait goes on in the kernel: what is left of the time-out; zero where it is over, which is a look
-    /// and no sleep.
+    /// and no sleep. Called again, after a sleep that a signal interrupted, it reads the clock.
     #[inline]
     pub fn halts(&mut self) -> Option<Duration> {
-        self.wait.halts()
-    }
-
-    /// How long it has been, at the last reading of the clock.
-    pub const fn elapsed(&self) -> Nanos {
-        self.wait.elapsed
+        self.wait.halts(self.idler)
     }
 
     /// There is something to do: handlers `ready` have it. Empty where that is not known, or where the
@@ -227,9 +222,12 @@ impl Wait {
     }
 
     #[inline]
-    pub(crate) fn halts(&mut self) -> Option<Duration> {
+    pub(crate) fn halts<P, C: Clock, R>(&mut self, idler: &Idler<P, C, R>) -> Option<Duration> {
+        if self.halted && self.timeout.is_some() {
+            self.elapsed = idler.clock.now().saturating_sub(self.start);
+        }
         let left = self.timeout.map(|timeout| timeout.saturating_sub(self.elapsed));
-        self.halted = left != Some(Nanos::ZERO);
+        self.halted |= left != Some(Nanos::ZERO);
         left.map(|left| Duration::from_nanos(left.get()))
     }
 

@@ -63,7 +63,7 @@ impl<P: Policy, C: Clock, R: Record> Parker<P, C, R> {
         let wait = wait.get_or_insert_with(|| idler.begin(None));
         let polls = wait.polls(idler);
         if !polls {
-            wait.halts();
+            wait.halts(idler);
         }
         polls
     }

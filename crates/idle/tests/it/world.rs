@@ -396,6 +396,21 @@ fn time_that_polling_took_is_not_waited_again() {
     assert_eq!(always.totals().halts, 0);
 }
 
+/// Each retry after EINTR slept for the same rest, so that signals kept a wait from ever timing out.
+#[test]
+fn sleep_that_is_retried_ends_with_the_time_out() {
+    let time = Time::default();
+    let mut idler = Idler::with_clock(Never, &time);
+    let mut guard = idler.idle(Some(Duration::from_micros(10)));
+    let left = [0, 4_000, 4_000, 4_000].map(|slept| {
+        time.pass(slept);
+        guard.halts().unwrap().as_micros()
+    });
+    assert_eq!(left, [10, 6, 2, 0]);
+    guard.wakes(&[]);
+    assert_eq!(idler.totals().halts, 1);
+}
+
 #[test]
 fn unfinished_wait_teaches_nothing() {
     let time = Time::default();
