@@ -11,7 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use std::thread;
+use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
@@ -39,7 +39,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 pub enum MeasureHaltError {
     /// The process may run on one CPU only: who polls there keeps the waker from running.
     OneCpu,
-    /// A system call failed.
+    /// A system call failed, or the start of a thread.
     System(Errno),
     /// The sleeping thread was not woken within ten seconds.
     NotWoken,
@@ -90,8 +90,9 @@ impl Halt {
     fn measure_on([one, other]: [usize; 2], limit: Duration) -> Result<Halt, MeasureHaltError> {
         let pair = Pair::new()?;
         thread::scope(|scope| {
-            let sleeper = scope.spawn(|| on(one, || pair.sleeps(limit)));
-            let waker = scope.spawn(|| on(other, || pair.wakes()));
+            let waker = spawn(scope, || on(other, || pair.wakes()))?;
+            let sleeper = spawn(scope, || on(one, || pair.sleeps(limit)))
+                .inspect_err(|_| pair.rung.store(GONE, Ordering::Release))?;
             let slept = sleeper.join().unwrap_or(Err(MeasureHaltError::NotWoken))?;
             let wakers = waker.join().map_err(|_| MeasureHaltError::NotWoken)?;
             let mut sleeps = [Sleep::default(); LENGTHS];
@@ -108,6 +109,14 @@ impl Halt {
             Ok(Halt::new(sleeps))
         })
     }
+}
+
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    what: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, Errno> {
+    let started = Builder::new().spawn_scoped(scope, what);
+    started.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
 }
 
 /// Does something on this CPU, if the thread may still be there.
@@ -223,6 +232,7 @@ fn median(mut times: Vec<u64>) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, setrlimit};
 
     #[test]
     fn sleeps_cost_more_than_nothing_and_less_than_forever() {
@@ -277,6 +287,27 @@ mod tests {
             before.count(),
             "the caller's own are as before"
         );
+    }
+
+    /// It panicked. There is memory for the stack of one thread here, which has to end without the other.
+    #[test]
+    fn second_thread_that_cannot_be_started_is_an_error() {
+        const NAME: &str = "measure::tests::second_thread_that_cannot_be_started_is_an_error";
+        const STACK: &str = "1073741824";
+        if std::env::var_os("RUST_MIN_STACK").is_some_and(|stack| stack == STACK) {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+            let memory = pages * rustix::param::page_size() as u64 + (3 << 29);
+            for (what, limit) in [(Resource::As, memory), (Resource::Cpu, 10)] {
+                setrlimit(what, Rlimit { current: Some(limit), maximum: Some(limit) }).unwrap();
+            }
+            assert!(matches!(Halt::measure(), Err(MeasureHaltError::System(_) | MeasureHaltError::OneCpu)));
+            return;
+        }
+        let mut itself = std::process::Command::new(std::env::current_exe().unwrap());
+        let itself = itself.args(["--exact", NAME, "--test-threads=1"]).env("RUST_MIN_STACK", STACK);
+        let output = itself.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 
     #[test]
