@@ -73,7 +73,8 @@
 //! allocator, and a [`Clock`] is the caller's.
 //!
 //! # Limits
-//! * A look that takes longer than four halts looks like a preemption.
+//! * A preemption is a gap between two readings of the clock, which are up to 8 looks apart: looks that together take
+//!   longer than four halts count as one, where those before them were quick.
 //! * A recording has when others got the CPU (`alone_ns`), not for how long: a replay polls on where the
 //!   thread gave way.
 //! * The rest of the time-out is counted from the last reading of the clock, so a wait may last longer than

@@ -9,7 +9,7 @@
 //! The hook `on_thread_park` of tokio's current-thread runtime can neither keep the runtime from blocking nor
 //! keep state of its own. But a hook that wakes a task makes the runtime poll its driver without blocking,
 //! and that is a look. [`install`] gives the calling thread a parker, [`on_thread_park`] is the hook,
-//! [`spinner`] the task that it wakes, [`worked`] what a task calls when it has done something:
+//! [`spinner`] the task that it wakes, [`worked`] what a task calls when it has something to do, before it does it:
 //!
 //! ```no_run
 //! # // tokio is not among the dependencies; examples/with_tokio.rs is compiled and run.
@@ -170,7 +170,8 @@ mod thread {
         })
     }
 
-    /// A task of this thread has done something: the wait is over.
+    /// A task of this thread has something to do: the wait is over. To be called before the work, which would
+    /// count as idle time and, where it is long, as a preemption.
     pub fn worked() {
         PARKER.with_borrow_mut(|parker| {
             if let Some(parker) = parker {

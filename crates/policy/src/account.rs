@@ -15,7 +15,7 @@
 //!
 //! # A core that is shared
 //! A poll takes the time of whoever else wants the CPU. A guest or a thread cannot see that anyone does, but where the
-//! clock jumps by more than [`Account::longest_gap`] between two looks, another has run. The time lost, *s*,
+//! clock jumps by more than [`Account::longest_gap`] between two readings, another has run. The time lost, *s*,
 //! is what the scheduler gave to the other, which may have waited for a slice before, even if it then ran for less. It
 //! is charged as if it had been polled:
 //! 1. the poll ends, and *B* becomes −(1000 · *s* + 500 · *K*), with *s* at most [`MOST_LOST`];
@@ -118,7 +118,7 @@ impl Account {
         self.balance < 0
     }
 
-    /// The longest gap between two looks that is no preemption.
+    /// The longest gap between two readings of the clock that is no preemption.
     #[inline]
     pub const fn longest_gap(&self) -> Nanos {
         Nanos(LIMIT * self.halt_cost)

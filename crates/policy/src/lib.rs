@@ -77,7 +77,7 @@ pub struct Outcome<'a> {
     pub idle: Nanos,
     /// How long after the event the idler ran: the wakeup latency, where that was taken out of `idle`, else zero.
     pub late: Nanos,
-    /// How long others had the CPU during the poll, which ended for that reason: the jump of the clock between two looks,
+    /// How long others had the CPU during the poll, which ended for that reason: the jump of the clock between two readings,
     /// where it was more than [`Policy::longest_gap`]; else zero.
     pub lost: Nanos,
     /// Which handlers of an event loop became ready; empty for CPUs, and where it is not known.
@@ -117,7 +117,7 @@ pub trait Policy {
         let _ = busy;
         self.window()
     }
-    /// The longest gap between two looks that is no preemption: where the clock jumps by more in a poll, the
+    /// The longest gap between two readings of the clock that is no preemption: where the clock jumps by more in a poll, the
     /// poll ends and [`observe`](Policy::observe) gets the [time lost](Outcome::lost). A policy that does not
     /// give way to others has no such limit, as the rules of Linux and QEMU.
     #[inline]
