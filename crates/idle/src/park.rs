@@ -131,7 +131,6 @@ mod thread {
 
     /// Takes the parker from the calling thread; what it did. `None`: there was none.
     pub fn remove() -> Option<Totals> {
-        SPINNER.take();
         PARKER.take().map(|parker| parker.totals())
     }
 
@@ -185,9 +184,12 @@ mod thread {
         use super::*;
         use crate::Idler;
         use core::pin::pin;
+        use core::sync::atomic::{AtomicBool, Ordering};
         use core::task::Context;
         use core::time::Duration;
         use dwell_policy::{Nanos, Outcome};
+        use std::sync::Arc;
+        use std::task::Wake;
 
         /// Polls, and is preempted where a look takes longer than a microsecond.
         struct Polls;
@@ -220,6 +222,28 @@ mod thread {
             }
             block();
             assert_eq!(remove().unwrap().preempted, 0);
+        }
+
+        /// The spinner lost its waker with the parker that was removed, and the next one never polled.
+        #[test]
+        fn parker_that_replaces_a_removed_one_polls() {
+            struct Woken(AtomicBool);
+            impl Wake for Woken {
+                fn wake(self: Arc<Self>) {
+                    self.0.store(true, Ordering::Relaxed);
+                }
+            }
+            let woken = Arc::new(Woken(AtomicBool::new(false)));
+            let waker = Waker::from(woken.clone());
+            install(Idler::new(Polls));
+            let mut spinner = pin!(spinner());
+            assert!(spinner.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert!(remove().is_some());
+            on_thread_park();
+            assert!(!woken.0.load(Ordering::Relaxed), "no parker polls");
+            install(Idler::new(Polls));
+            on_thread_park();
+            assert!(woken.0.load(Ordering::Relaxed));
         }
     }
 }
