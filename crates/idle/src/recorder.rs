@@ -73,12 +73,7 @@ impl Recorder {
         metadata.clock = ClockOf::Monotonic;
         metadata.kernel = rustix::system::uname().release().to_str().ok().map(ToString::to_string);
         metadata.lost.add(None, 0);
-        let pen = Pen {
-            writer: Writer::create(path, metadata)?,
-            start: Monotonic.now(),
-            threads: Vec::new(),
-            handlers: (0..u64::BITS).map(|handler| handler.to_string()).collect(),
-        };
+        let pen = Pen::new(Writer::create(path, metadata)?);
         let (threads, new) = channel();
         let writes = thread::Builder::new().name("dwell-record".to_string()).spawn(move || pen.write(&new));
         Ok(Recorder { threads: Some(threads), writes: Some(writes.map_err(RecordError::Thread)?) })
@@ -86,7 +81,7 @@ impl Recorder {
 
     /// What a thread's [`Idler`](crate::Idler) [records](crate::Idler::recording) into, under the name of
     /// that thread. Threads of the same name are one idler to whoever reads the recording; they should not
-    /// idle at the same time.
+    /// idle at the same time. Where they take turns, a row may begin up to [`PERIOD`] late.
     pub fn sink(&self, name: &str) -> Sink {
         self.sink_of(name, ROWS)
     }
@@ -109,7 +104,7 @@ impl Recorder {
         drop(self.threads.take());
         let Some(writes) = self.writes.take() else { return Err(RecordError::Panicked) };
         let mut pen = writes.join().map_err(|_| RecordError::Panicked)??;
-        let lost = pen.threads.iter().map(|(thread, _)| thread.tap.lost()).fold(0, u64::saturating_add);
+        let lost = pen.threads.iter().map(|thread| thread.tap.lost()).fold(pen.lost, u64::saturating_add);
         let metadata = pen.writer.metadata_mut();
         metadata.lost.add(None, lost);
         metadata.recorded = Some(TimeRecorded { start_ns: pen.start.get(), end_ns: Monotonic.now().get() });
@@ -131,41 +126,51 @@ impl Drop for Recorder {
 struct Pen {
     writer: Writer<NewFile>,
     start: Nanos,
-    /// With the start of the last row.
-    threads: Vec<(Thread, u64)>,
+    threads: Vec<Thread>,
+    /// Rows lost by threads that are gone.
+    lost: u64,
+    /// When the last row of each idler started, by its index \[ns\].
+    last: Vec<u64>,
     /// The names of the handlers: their numbers.
     handlers: Vec<String>,
 }
 
 impl Pen {
+    fn new(writer: Writer<NewFile>) -> Pen {
+        let handlers = (0..u64::BITS).map(|handler| handler.to_string()).collect();
+        Pen { writer, start: Monotonic.now(), threads: Vec::new(), lost: 0, last: Vec::new(), handlers }
+    }
+
     fn write(mut self, new: &Receiver<Thread>) -> Result<Pen, RecordError> {
         let mut wait = PERIOD;
         loop {
             let over = match new.recv_timeout(wait) {
                 Ok(thread) => {
-                    self.threads.push((thread, 0));
+                    self.threads.push(thread);
                     continue;
                 }
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => true,
             };
             let more = self.drain()?;
-            if over && !more {
+            if over {
                 return Ok(self);
             }
             wait = if more { Duration::ZERO } else { PERIOD };
         }
     }
 
-    /// Writes at most [`ROWS`] rows of each thread, so that one that goes on pushing does not keep the others
-    /// from their turn. Whether there may be more.
+    /// Writes the rows that each thread has when its turn comes, and no later ones: one that goes on pushing keeps
+    /// neither the others from their turn nor this from its end. Whether any had [`ROWS`].
     fn drain(&mut self) -> Result<bool, WriteError> {
         let mut more = false;
-        for (thread, last) in &mut self.threads {
+        for thread in &mut self.threads {
             let idler = self.writer.idler(&thread.name)?;
-            let mut rows = 0;
-            for row in core::iter::from_fn(|| thread.tap.take()).take(ROWS) {
-                rows += 1;
+            self.last.resize(self.last.len().max(idler.index() + 1), 0);
+            let last = &mut self.last[idler.index()];
+            let rows = thread.tap.rows();
+            more |= rows >= ROWS as u64;
+            for row in (0..rows).map_while(|_| thread.tap.take()) {
                 let Row { start, idle, window, halted, alone, ready } = row;
                 let names: Vec<&str> = (0..64usize)
                     .filter(|bit| ready >> bit & 1 == 1)
@@ -182,8 +187,12 @@ impl Pen {
                 };
                 self.writer.push_numbered(idler, &episode)?;
             }
-            more |= rows == ROWS;
         }
+        self.threads.retain_mut(|thread| {
+            let over = thread.tap.is_over();
+            self.lost += if over { thread.tap.lost() } else { 0 };
+            !over
+        });
         Ok(more)
     }
 }
@@ -197,3 +206,34 @@ const _: fn() = || {
     }
     error::<RecordError>();
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Record;
+
+    /// Rings of threads that are gone took 1.5 MB each until the end.
+    #[test]
+    fn threads_that_are_gone_are_forgotten_and_their_losses_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("waits.parquet");
+        let mut pen = Pen::new(Writer::create(&path, Metadata::new(Layer::Iothread)).unwrap());
+        let row =
+            Row { start: Nanos(1), idle: Nanos(1), window: Nanos::ZERO, halted: true, alone: None, ready: 0 };
+        let mut sinks: Vec<Sink> = ["gone", "stays"]
+            .map(|name| {
+                let (sink, tap) = ring(2);
+                pen.threads.push(Thread { name: name.to_string(), tap });
+                sink
+            })
+            .into();
+        (0..5).for_each(|_| sinks[0].row(&row));
+        drop(sinks.remove(0));
+        pen.drain().unwrap();
+        let names: Vec<&str> = pen.threads.iter().map(|thread| thread.name.as_str()).collect();
+        assert_eq!(
+            (names.as_slice(), pen.lost, pen.writer.contents().episodes),
+            (["stays"].as_slice(), 3, 2)
+        );
+    }
+}

@@ -111,6 +111,17 @@ impl Tap {
         Some(row)
     }
 
+    /// How many rows can be taken out now.
+    pub fn rows(&self) -> u64 {
+        self.shared.pushed.0.load(Ordering::Acquire) - self.taken
+    }
+
+    /// Whether nothing will come any more: the other end was dropped, and every row was taken out.
+    pub fn is_over(&mut self) -> bool {
+        // The order matters: rows that were pushed before the drop are visible once it is.
+        Arc::get_mut(&mut self.shared).is_some() && self.rows() == 0
+    }
+
     /// How many rows were dropped so far because the ring was full.
     pub fn lost(&self) -> u64 {
         self.shared.lost.0.load(Ordering::Relaxed)
@@ -155,7 +166,7 @@ mod tests {
                 } else {
                     prop_assert_eq!(tap.take(), queue.pop_front());
                 }
-                prop_assert_eq!(tap.lost(), lost);
+                prop_assert_eq!((tap.rows(), tap.lost()), (queue.len() as u64, lost));
             }
         }
     }

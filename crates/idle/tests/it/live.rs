@@ -4,12 +4,14 @@ use dwell_idle::halt::Sleep;
 use dwell_idle::policy::Unreported;
 use dwell_idle::policy::catalogue::{Any, Entry, Start, Terms};
 use dwell_idle::policy::iothread::{Aio, Handler, Kind, Params, Revision};
+use dwell_idle::policy::reference::Never;
 use dwell_idle::policy::trial::Trial;
 use dwell_idle::{Clock, Halt, Idler, Monotonic, Nanos, Policy, Price, Record, Recorder};
 use dwell_recording::{IdleIncludes, Layer, Reader, summary::Summary};
 use dwell_replay::Rule;
 use dwell_testing::{say, windows};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const HALT: Halt = Halt::constant(Sleep {
@@ -112,6 +114,46 @@ fn lost_rows_are_counted() {
     // Unfinished, there is no file.
     drop(Recorder::create(&folder.path().join("other.parquet")).unwrap());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// Two sinks of one name lost the whole recording: the rows of the second begin before the last one of the first.
+#[test]
+fn threads_of_one_name_are_one_idler() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("waits.parquet");
+    let recorder = Recorder::create(&path).unwrap();
+    let mut idlers = [(); 2].map(|()| Idler::new(Never).recording(recorder.sink_of("pool", 16)));
+    for _ in 0..3 {
+        idlers.iter_mut().for_each(|idler| idler.idle(None).wakes(&[]));
+    }
+    assert_eq!(recorder.finish().unwrap().episodes, 6);
+    let summary = Summary::of(&Reader::open(&path).unwrap()).unwrap();
+    assert_eq!((summary.all.episodes, summary.idlers.len()), (6, 1));
+}
+
+/// It went on until the threads did no longer.
+#[test]
+fn recording_ends_while_threads_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(&folder.path().join("waits.parquet")).unwrap();
+    let over = AtomicBool::new(false);
+    let limit = Instant::now() + Duration::from_secs(20);
+    let all: Vec<u32> = (0..24).collect();
+    std::thread::scope(|scope| {
+        for name in ["one", "other"] {
+            let mut idler = Idler::new(Never).recording(recorder.sink(name));
+            let (over, all) = (&over, &all);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) && Instant::now() < limit {
+                    (0..1_000).for_each(|_| idler.idle(None).wakes(all));
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(recorder.finish().unwrap().episodes > 0);
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(Instant::now() < limit, "it waited for the threads");
 }
 
 #[test]
