@@ -196,8 +196,10 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
                     numbers?.try_into().ok().map(FirstLengths)
                 });
                 Ok(Costs {
-                    // The table has no column of it, and the choice of settings does not look at it.
+                    // The table has no columns of these, and the choice of settings does not look at them.
                     latency_known: true,
+                    of_sketch: false,
+                    today_changed: false,
                     first,
                     layer: layer.ok_or_else(|| refused(format!("{recording}: its layer is not known")))?,
                     class: words(&classes, at),

@@ -73,6 +73,11 @@ pub struct Costs {
     pub today: Option<Values>,
     /// Whether the wakeup latency of its halts is known; else its rules learned from idle times alone.
     pub latency_known: bool,
+    /// Whether it is a sketch, which cannot be replayed with another wakeup latency.
+    pub of_sketch: bool,
+    /// Whether it is a sketch of recordings under several settings: `today` is that of most episodes, and which of them is
+    /// the newest is not known.
+    pub today_changed: bool,
     /// The first idle times, which tell VMs apart that have no class; `None` where they are not known.
     pub first: Option<FirstLengths>,
     /// What each setting of the question costs, in its order \[ns\]: polling CPU plus halts at their cost.
@@ -191,6 +196,8 @@ impl Question {
             today_ns,
             today,
             latency_known,
+            of_sketch: false,
+            today_changed: false,
             first,
             cost_ns,
         })
@@ -217,6 +224,8 @@ impl Question {
             today_ns: cost(&did)?,
             today,
             latency_known: header.latency_unknown == 0,
+            of_sketch: true,
+            today_changed: sketch.today_changed(self.layer),
             first: Some(sketch.first_lengths()),
             cost_ns,
         })

@@ -408,6 +408,8 @@ mod tests {
             today_ns: cost_ns[1],
             today: None,
             latency_known: true,
+            of_sketch: false,
+            today_changed: false,
             first: None,
             cost_ns: cost_ns.to_vec(),
         };

@@ -484,6 +484,11 @@ impl Sketch {
         Ok((most.map(|(text, _)| text.as_str()).filter(|_| !unknown), sum))
     }
 
+    /// Whether its recordings have several settings in force, or some have none.
+    pub(crate) fn today_changed(&self, layer: Layer) -> bool {
+        self.rules.get(layer.name()).is_some_and(|rule| rule.today.len() > 1)
+    }
+
     /// What the offline optimum costs \[ns\], and by how much this may be too high \[ns\].
     pub fn optimum_ns(&self, halt_cost: Nanos) -> (u128, u128) {
         let halt_ns = u128::from(halt_cost.get());
@@ -899,7 +904,10 @@ mod tests {
             );
             assert!(found.optimum_ns as f64 <= exact.optimum_ns as f64 * (1.0 + OPTIMUM_ERROR));
             assert_eq!(is_edge(Nanos(halt_cost)), bound == 0, "{halt_cost}");
-            assert_eq!(crate::Costs { optimum_ns: exact.optimum_ns, first: exact.first, ..found }, exact);
+            assert!(found.of_sketch && !found.today_changed);
+            let found =
+                crate::Costs { optimum_ns: exact.optimum_ns, first: exact.first, of_sketch: false, ..found };
+            assert_eq!(found, exact);
         }
     }
 

@@ -4,6 +4,7 @@ mod page;
 mod plans;
 mod release;
 mod show;
+mod unknown;
 mod weight;
 
 use crate::failure::Outcome;
@@ -16,8 +17,6 @@ use anyhow::Context;
 use dwell_fleet::{Classes, Fineness, HeldOut, Question, Rollout, Row, rollout};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::NewFile;
-use dwell_replay::latency;
-use dwell_report::{duration, percent};
 use serde::Serialize;
 use show::{table_of, vms, words};
 use std::path::{Path, PathBuf};
@@ -158,13 +157,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let found = rollout(&rows, &question.settings, &numbers, &args.held_out).with_context(cannot)?;
     let mut notes = notes(&args, &rows, &found);
     notes.extend(of_release);
-    let unknown = rows.iter().filter(|row| lacks_latency(row)).count();
-    if unknown > 0 {
-        let question = Question { at_other_end: true, ..question.clone() };
-        let late = replay(&args.folder, &recordings, &question, table.as_ref());
-        let late = rollout(&late, &question.settings, &numbers, &args.held_out).with_context(cannot)?;
-        notes.push(other_end(&found, &late, unknown, rows.len() - left_out.len()));
-    }
+    let late = |question: &Question| {
+        let late = replay(&args.folder, &recordings, question, table.as_ref());
+        rollout(&late, &question.settings, &numbers, &args.held_out).with_context(cannot)
+    };
+    notes.extend(unknown::note(&question, &rows, &found, late)?);
     notes.extend(args.plans.write(&question, &rows, &found, args.force)?);
     let printed = Printed {
         folder: args.folder.display().to_string(),
@@ -213,37 +210,6 @@ fn write_costs(path: &Path, question: &Question, rows: &[Row]) -> anyhow::Result
     let cannot = || format!("cannot write the costs to {}", path.display());
     let file = dwell_fleet::write(NewFile::create(path)?, question, rows).with_context(cannot)?;
     Ok(file.keep()?)
-}
-
-/// Whether the rules learned from idle times alone.
-fn lacks_latency(row: &Row) -> bool {
-    row.costs.as_ref().is_ok_and(|costs| !costs.latency_known)
-}
-
-/// What it does to the first choice that the wakeup latency of some recordings is not known.
-fn other_end(found: &Rollout, late: &Rollout, unknown: usize, recordings: usize) -> String {
-    let first =
-        |rollout: &Rollout| rollout.choices.iter().find(|choice| !choice.settings.is_empty()).cloned();
-    let effect = first(found).zip(first(late)).map_or_else(String::new, |(without, with)| {
-        // Where halts are free, today costs nothing that could be gained.
-        let gains = with.gain_over_today.zip(without.gain_over_today);
-        format!(
-            ", `{}` would be {}{}",
-            without.choice,
-            if without.settings == with.settings { "the same" } else { "of other settings" },
-            gains.map_or_else(String::new, |(with, without)| format!(
-                " and gain {} over today instead of {}",
-                percent(with),
-                percent(without)
-            ))
-        )
-    });
-    format!(
-        "of {unknown} of {recordings} recordings the wakeup latency is not known, and rules learn from idle time and latency \
-         together: figures are without it. With {} in every halt of these, or as much as 99 in 100 lengths that include it \
-         have{effect}",
-        duration(latency::UPPER.get() as f64)
-    )
 }
 
 fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {

@@ -250,6 +250,9 @@ fn a_fleet_of_sketches_costs_what_the_recordings_cost() {
     }
     let asked = |folder: &str| json(&["fleet", folder, "--class", "class", "--halt-cost", "12500ns"]);
     let (exact, found) = (asked(&path(&folder, "")), asked(&path(&sketches, "")));
+    let note = "What it would do is not known: sketches cannot be replayed with another latency";
+    assert!(notes(&found).contains(note) && !notes(&found).contains("instead of"), "{found}");
+    assert!(notes(&exact).contains("instead of"), "{exact}");
     for key in ["choices", "episodes", "settings_tried", "today_is_default"] {
         assert_eq!(found[key], exact[key], "{key}");
     }

@@ -52,10 +52,10 @@ fn settings_words(settings: &[Used]) -> String {
 pub(super) fn words(printed: &Printed<'_>) -> String {
     let rollout = printed.rollout;
     let mut text = output::wrapped(&format!(
-        "{}: {} of {} recordings, {}; {} settings at a halt cost of {}; chosen on {}, figures of {}",
+        "{}: {} of {}, {}; {} settings at a halt cost of {}; chosen on {}, figures of {}",
         printed.folder,
         model::episodes(printed.episodes),
-        dwell_report::count((printed.recordings - printed.left_out.len()) as u128),
+        dwell_report::number_of((printed.recordings - printed.left_out.len()) as u128, "recording"),
         model::rule_of(printed.layer, &printed.version),
         dwell_report::count(printed.settings_tried as u128),
         duration(printed.halt_cost_ns as f64),
@@ -76,7 +76,7 @@ pub(super) fn words(printed: &Printed<'_>) -> String {
         text += &format!("\nOne setting for each class:\n\n{table}");
     }
     for note in &printed.notes {
-        text += &format!("\n{}", output::wrapped(&format!("note: {note}")));
+        text += &format!("\n{}", output::wrapped(&dwell_report::harmless::line(&format!("note: {note}"))));
     }
     text
 }
