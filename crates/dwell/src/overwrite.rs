@@ -1,8 +1,8 @@
 //! Files that a command writes: one that is there already is replaced only if that was asked for.
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 /// `--force`, the same for every command that writes an output file.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -20,6 +20,20 @@ impl ForceArg {
         inputs: impl IntoIterator<Item = &'a PathBuf>,
     ) -> anyhow::Result<()> {
         may_write(path, self.force, "--force replaces it", inputs)
+    }
+
+    /// The same for several files, of which no two may be one.
+    pub(crate) fn may_write_all(self, paths: &[PathBuf], inputs: &[PathBuf]) -> anyhow::Result<()> {
+        for (at, path) in paths.iter().enumerate() {
+            let is_path = |other: &PathBuf| absolute(other).ok() == absolute(path).ok();
+            ensure!(
+                !paths[..at].iter().any(is_path),
+                "cannot write {}: it is the file of another result; name another one",
+                path.display()
+            );
+            self.may_write(path, inputs)?;
+        }
+        Ok(())
     }
 }
 

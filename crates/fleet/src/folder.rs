@@ -66,7 +66,7 @@ pub fn vm_of(recording: &str) -> String {
 const EXTENSION: &str = ".parquet";
 
 /// The recordings (`*.parquet`) of a folder and the folders below it, by their paths from it, in order.
-/// Symbolic links to folders are not followed.
+/// Symbolic links to folders are not followed, but are among them: whoever opens them reports that they are left out.
 ///
 /// # Errors
 /// The folder that cannot be read, and why.
@@ -79,9 +79,11 @@ pub fn recordings(folder: &Path) -> Result<Vec<String>, (PathBuf, io::Error)> {
         for entry in fs::read_dir(&here).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let path = below.join(entry.file_name());
-            if entry.file_type().map_err(failed)?.is_dir() {
+            let kind = entry.file_type().map_err(failed)?;
+            let is_linked = || kind.is_symlink() && entry.path().is_dir();
+            if kind.is_dir() {
                 open.push(path);
-            } else if path.as_os_str().as_encoded_bytes().ends_with(EXTENSION.as_bytes()) {
+            } else if path.as_os_str().as_encoded_bytes().ends_with(EXTENSION.as_bytes()) || is_linked() {
                 // A name that is not UTF-8 cannot be opened in this form, and the recording is reported as left out.
                 found.push(path.to_string_lossy().into_owned());
             }
@@ -108,6 +110,12 @@ pub enum ClassesError {
         /// How many it has.
         values: usize,
     },
+    /// A VM or its class has no name.
+    #[error("line {line}: the VM or its class is empty")]
+    Empty {
+        /// From 1.
+        line: usize,
+    },
     /// A VM is in two classes.
     #[error("line {line}: `{vm}` has a class already")]
     Twice {
@@ -133,6 +141,9 @@ pub fn classes(text: &str) -> Result<Classes, ClassesError> {
         let [vm, class] = values[..] else {
             return Err(ClassesError::Line { line, values: values.len() });
         };
+        if vm.is_empty() || class.is_empty() {
+            return Err(ClassesError::Empty { line });
+        }
         if classes.insert(vm.to_owned(), class.to_owned()).is_some() {
             return Err(ClassesError::Twice { line, vm: vm.to_owned() });
         }
@@ -159,6 +170,10 @@ mod tests {
             fs::write(folder.path().join(name), "").unwrap();
         }
         assert_eq!(recordings(folder.path()).unwrap(), ["b/a.parquet", "b/c/a.parquet", "z.parquet"]);
+        // A link to a folder is not passed over either.
+        std::os::unix::fs::symlink("b", folder.path().join("link")).unwrap();
+        let found = recordings(folder.path()).unwrap();
+        assert_eq!(found, ["b/a.parquet", "b/c/a.parquet", "link", "z.parquet"]);
         // A name that is not UTF-8 is not passed over.
         let odd = std::os::unix::ffi::OsStrExt::from_bytes(b"y\xff.parquet");
         fs::write(folder.path().join(odd as &std::ffi::OsStr), "").unwrap();
@@ -176,6 +191,9 @@ mod tests {
         assert_eq!(classes("\u{feff}vm,class\r\na,db\r\nb,web\r\n"), Ok(table));
         assert_eq!(classes("a,db\n"), Err(ClassesError::Heading));
         assert_eq!(classes("vm,class\na\n"), Err(ClassesError::Line { line: 2, values: 1 }));
+        for table in ["vm,class\na,db\nb,\n", "vm,class\na,db\n ,web\n"] {
+            assert_eq!(classes(table), Err(ClassesError::Empty { line: 3 }));
+        }
         let twice = classes("vm,class\na,db\na,web\n");
         assert_eq!(twice, Err(ClassesError::Twice { line: 3, vm: "a".to_owned() }));
     }

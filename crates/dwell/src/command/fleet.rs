@@ -127,13 +127,13 @@ struct LeftOut<'a> {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let order = args.plans.order();
-    for path in [&args.output, &args.report, &order].into_iter().flatten() {
-        args.force.may_write(path, [])?;
-    }
     args.versions.check(&[args.layer])?;
     args.plans.check(args.layer)?;
     let recordings = release::recordings_of(&args.folder)?;
+    let inputs = recordings.iter().map(|recording| args.folder.join(recording));
+    let inputs: Vec<PathBuf> = inputs.chain(args.class.as_ref().map(PathBuf::from)).collect();
+    let results = [args.output.clone(), args.report.clone(), args.plans.order()];
+    args.force.may_write_all(&results.into_iter().flatten().collect::<Vec<_>>(), &inputs)?;
     let (version, of_release) = release::choose(&args, &recordings)?;
     let (label, table) = args.class()?;
     let question = Question {

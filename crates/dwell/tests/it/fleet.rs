@@ -408,3 +408,30 @@ fn notes_count_the_recordings_that_count_and_name_no_gain_of_nothing() {
     let free = json(&["fleet", &path(&folder, ""), "--halt-cost", "0"]);
     assert!(!notes(&free).contains("gain -") && !notes(&free).contains("instead of -"), "{free}");
 }
+
+#[test]
+fn a_linked_folder_is_named_and_results_replace_neither_inputs_nor_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    record(&folder.path().join("a.parquet"), 5_000, "fast", None);
+    std::os::unix::fs::symlink(".", folder.path().join("link")).unwrap();
+    let found = json(&["fleet", &path(&folder, "")]);
+    assert_eq!(found["left_out"][0]["recording"], "link");
+    let text = String::from_utf8(dwell(&["fleet", &path(&folder, "")]).stdout).unwrap();
+    assert!(text.contains("episodes of 1 recording,") && text.contains("1 of 1 recording the"), "{text}");
+
+    let (recording, classes, one) =
+        (path(&folder, "a.parquet"), path(&folder, "classes.csv"), path(&folder, "one"));
+    std::fs::write(&classes, "vm,class\na,web\n").unwrap();
+    let before = std::fs::read(&recording).unwrap();
+    for (options, why) in [
+        (["-o", &recording, "--report", &one], "it is the input"),
+        (["--report", &classes, "--class", &classes], "it is the input"),
+        (["-o", &one, "--report", &path(&folder, "./one")], "it is the file of another result"),
+    ] {
+        let output = dwell(&[&["fleet", &path(&folder, ""), "--force"], &options[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{options:?}");
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+    assert_eq!(std::fs::read(&recording).unwrap(), before);
+    assert!(!Path::new(&one).exists());
+}
