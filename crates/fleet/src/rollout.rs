@@ -33,6 +33,9 @@ pub struct Rollout {
     /// that had a part in the choice too.
     #[serde(skip)]
     pub given: Vec<(String, BTreeMap<String, usize>)>,
+    /// The episodes that the setting of a class was chosen on; `None`: of all VMs.
+    #[serde(skip)]
+    pub episodes_chosen_on: BTreeMap<Option<String>, u64>,
     /// What each VM reported on costs under each choice for all VMs.
     #[serde(skip)]
     pub costs: Vec<(String, Vec<VmCost>)>,
@@ -130,6 +133,7 @@ pub enum RolloutError {
 /// What the recordings of one VM cost in sum.
 struct Vm<'a> {
     class: Option<&'a str>,
+    episodes: u64,
     optimum_ns: u64,
     today_ns: u64,
     today_is_known: bool,
@@ -163,6 +167,9 @@ pub fn rollout(
     if used.is_empty() {
         return Err(RolloutError::Nothing);
     }
+    // Labels change: a VM has the class of its newest recording, the last by its path, whatever is held out.
+    let classes: BTreeMap<&str, &str> =
+        used.iter().filter_map(|(row, costs)| Some((row.vm.as_str(), costs.class.as_deref()?))).collect();
     let names: BTreeSet<&str> = used.iter().map(|(row, _)| row.vm.as_str()).collect();
     let held_vms = held_out.vms(&names);
     let (held, rest): (Vec<_>, Vec<_>) = used
@@ -174,11 +181,18 @@ pub fn rollout(
     if let (HeldOut::Folder(folder), []) = (held_out, &held[..]) {
         return Err(RolloutError::NothingHeldOut { folder: folder.clone() });
     }
-    let fitted = vms(&rest);
-    let apart = vms(&held);
+    let fitted = vms(&rest, &classes);
+    let apart = vms(&held, &classes);
     let reported = if apart.is_empty() { &fitted } else { &apart };
     let is_apart = !apart.is_empty();
 
+    let mut episodes_chosen_on: BTreeMap<Option<String>, u64> = BTreeMap::new();
+    for vm in fitted.values() {
+        for of in std::iter::once(None).chain(vm.class.map(Some)) {
+            let sum = episodes_chosen_on.entry(of.map(str::to_owned)).or_default();
+            *sum = sum.saturating_add(vm.episodes);
+        }
+    }
     let units = Units::of(&fitted, settings.len());
     let known = Known::new(
         fitted.values().filter_map(|vm| vm.first.as_ref().map(|first| (first, vm.cost_ns.as_slice()))),
@@ -246,6 +260,7 @@ pub fn rollout(
         chosen_on,
         choices,
         given,
+        episodes_chosen_on,
         costs,
     })
 }
@@ -253,12 +268,13 @@ pub fn rollout(
 /// The choice of a setting for each class.
 pub const A_CLASS: &str = "1 a class";
 
-/// Sums over the recordings of each VM; these are in order.
-fn vms<'a>(recordings: &[(&'a Row, &'a Costs)]) -> Vms<'a> {
+/// Sums over the recordings of each VM, and its class; these are in order.
+fn vms<'a>(recordings: &[(&'a Row, &'a Costs)], classes: &BTreeMap<&str, &'a str>) -> Vms<'a> {
     let mut vms: Vms<'a> = BTreeMap::new();
     for (row, costs) in recordings {
         let vm = vms.entry(&row.vm).or_insert_with(|| Vm {
-            class: None,
+            class: classes.get(row.vm.as_str()).copied(),
+            episodes: 0,
             optimum_ns: 0,
             today_ns: 0,
             today_is_known: true,
@@ -267,10 +283,10 @@ fn vms<'a>(recordings: &[(&'a Row, &'a Costs)]) -> Vms<'a> {
         });
         // Of so many recordings that 64 bits are too few only the first 292 years count.
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut vm.episodes, costs.episodes);
         add(&mut vm.optimum_ns, costs.optimum_ns);
         add(&mut vm.today_ns, costs.today_ns);
         vm.today_is_known &= costs.today.is_some();
-        vm.class = vm.class.or(costs.class.as_deref());
         vm.cost_ns.iter_mut().zip(&costs.cost_ns).for_each(|(sum, more)| add(sum, *more));
     }
     vms
@@ -494,6 +510,24 @@ mod tests {
         let none = HeldOut::Folder("day3".to_owned());
         let error = rollout(&rows, &settings(3), &[2], &none).unwrap_err();
         assert_eq!(error, RolloutError::NothingHeldOut { folder: "day3".to_owned() });
+    }
+
+    #[test]
+    fn a_vm_is_of_the_class_of_its_newest_recording() {
+        let rows = [
+            row("day2/a.parquet", Some("new"), &[50, 20]),
+            row("day1/a.parquet", Some("old"), &[10, 20]),
+            row("day1/b.parquet", Some("old"), &[10, 30]),
+            row("day3/a.parquet", None, &[50, 20]),
+        ];
+        for held_out in [HeldOut::Nothing, HeldOut::Folder("day2".to_owned())] {
+            let found = rollout(&rows, &settings(2), &[1], &held_out).unwrap();
+            assert!(found.costs[0].1.iter().all(|vm| (vm.vm == "b") == (vm.class.as_deref() == Some("old"))));
+            let episodes = [None, Some("old"), Some("new")]
+                .map(|class| found.episodes_chosen_on[&class.map(str::to_owned)]);
+            let held = u64::from(held_out != HeldOut::Nothing);
+            assert_eq!(episodes, [4 - held, 1, 3 - held]);
+        }
     }
 
     #[test]

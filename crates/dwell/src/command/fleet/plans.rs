@@ -3,12 +3,14 @@
 use crate::output;
 use crate::overwrite::ForceArg;
 use anyhow::{Context, bail};
-use dwell_fleet::{A_CLASS, Question, Rollout, Row, waves};
+use dwell_fleet::{A_CLASS, Costs, Question, Rollout, Row, waves};
 use dwell_knobs::plan::Plan;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::newfile;
-use dwell_report::{Column, Table, duration, number_of};
+use dwell_replay::Values;
+use dwell_replay::tune::MIN_EPISODES;
+use dwell_report::{Column, Table, duration, number_of, percent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +21,10 @@ pub(super) struct PlansArgs {
     /// Write plans for `dwell apply` to this folder, and `order.csv` with the wave, class and plan of each VM
     ///
     /// The plans set the choice `1 a class` where there are classes, else the first of --settings. There is
-    /// one for each class, setting and setting in force. The waves are 1 %, 10 % and 100 % of the VMs of each
-    /// class: apply the plans of one, check them with `dwell verify --revert-if-worse`, and go on with the
-    /// next. The release that the plans are for is that of the recordings, or --kernel. With --force, plans of an
+    /// one for each class, setting and setting in force, and none where the choice is a loss by its figures
+    /// or rests on fewer than 128 episodes. The waves are 1 %, 10 % and 100 % of the VMs of each class: apply
+    /// the plans of one, check them with `dwell verify --revert-if-worse`, and go on with the next. The
+    /// release that the plans are for is that of the recordings, or --kernel. With --force, plans of an
     /// earlier order.csv in the folder are replaced, or removed where no VM gets them any more.
     #[arg(long, value_name = "FOLDER")]
     plan: Option<PathBuf>,
@@ -34,6 +37,46 @@ struct Group<'a> {
     setting: usize,
     /// The setting in force, as text.
     today: String,
+    /// Whether that is recorded; else it is the default.
+    today_is_recorded: bool,
+}
+
+/// What the recordings of a VM have: where they differ, the last by its path.
+#[derive(Default)]
+struct Vm<'a> {
+    class: Option<&'a str>,
+    today: Option<&'a Values>,
+    differs: bool,
+    episodes: u64,
+}
+
+impl<'a> Vm<'a> {
+    fn see(&mut self, costs: &'a Costs) {
+        let (class, today) = (costs.class.as_deref().or(self.class), costs.today.as_ref().or(self.today));
+        let other_class = self.class.is_some_and(|before| class != Some(before));
+        let other_today = self.today.is_some_and(|before| today != Some(before));
+        self.differs |= costs.today_changed || other_class || other_today;
+        (self.class, self.today) = (class, today);
+        self.episodes = self.episodes.saturating_add(costs.episodes);
+    }
+
+    /// Why it gets no plan although it has another setting.
+    fn refusal(&self, found: &Rollout, choice: &str) -> Option<String> {
+        let of_class = |class: Option<&str>| {
+            found.choices.iter().find(|row| row.choice == choice && row.class.as_deref() == class)
+        };
+        let figures = of_class(self.class).or_else(|| of_class(None));
+        let loss = figures.and_then(|row| row.gain_over_today).filter(|gain| *gain < 0.0);
+        let chosen_on = found.episodes_chosen_on.get(&self.class.map(str::to_owned));
+        match loss {
+            _ if self.episodes < MIN_EPISODES => Some(format!("with fewer than {MIN_EPISODES} episodes")),
+            _ if chosen_on.is_some_and(|episodes| *episodes < MIN_EPISODES) => {
+                Some(format!("with a setting chosen on fewer than {MIN_EPISODES} episodes"))
+            }
+            Some(gain) => Some(format!("for which the choice is a loss (gain {})", percent(gain))),
+            None => None,
+        }
+    }
 }
 
 /// The class of VMs without one.
@@ -65,47 +108,48 @@ impl PlansArgs {
         Ok(())
     }
 
-    /// Writes the plans, if they are asked for; returns a note on VMs that get none.
+    /// Writes the plans, if they are asked for; returns notes on VMs that get none and on what is in force.
     pub(super) fn write(
         &self,
         question: &Question,
         rows: &[Row],
         found: &Rollout,
         force: ForceArg,
-    ) -> anyhow::Result<Option<String>> {
-        let Some(folder) = &self.plan else { return Ok(None) };
+    ) -> anyhow::Result<Vec<String>> {
+        let Some(folder) = &self.plan else { return Ok(vec![]) };
         let of_classes = found.given.iter().find(|(choice, _)| choice == A_CLASS);
         let (name, given) =
             of_classes.or(found.given.first()).context("cannot write plans: nothing was chosen")?;
         let layer = question.default_setting().layer();
         let settings = &question.settings;
         let mut groups: BTreeMap<Group<'_>, (Setting, Vec<&str>)> = BTreeMap::new();
-        let (mut seen, mut others) = (BTreeSet::new(), BTreeMap::new());
-        let mut unchanged = 0;
+        let (mut vms, mut others) = (BTreeMap::<&str, Vm<'_>>::new(), BTreeMap::<&str, &str>::new());
         for row in rows {
-            let Ok(costs) = &row.costs else { continue };
-            if costs.layer != layer {
-                others.insert(&row.vm, costs.layer.name());
-                continue;
+            match &row.costs {
+                Ok(costs) if costs.layer == layer => vms.entry(&row.vm).or_default().see(costs),
+                Ok(costs) => drop(others.insert(&row.vm, costs.layer.name())),
+                Err(_) => {}
             }
-            if !seen.insert(&row.vm) {
-                continue;
-            }
-            let Some(&setting) = given.get(&row.vm) else { continue };
+        }
+        let mut without: BTreeMap<String, usize> = BTreeMap::new();
+        for (&vm, of) in &vms {
+            let Some(&setting) = given.get(vm) else { continue };
             let default = question.default_setting();
-            let today = match &costs.today {
+            let today = match of.today {
                 Some(today) => today.setting(default.layer(), default.version())?,
                 None => default,
             };
-            if today == settings[setting] {
-                unchanged += 1;
+            let is_there = (today == settings[setting]).then(|| "with the setting already".to_owned());
+            if let Some(why) = is_there.or_else(|| of.refusal(found, name)) {
+                *without.entry(why).or_default() += 1;
                 continue;
             }
-            let class = costs.class.as_deref().unwrap_or(NO_CLASS);
-            let group = Group { class, setting, today: today.to_string() };
-            groups.entry(group).or_insert_with(|| (today, vec![])).1.push(&row.vm);
+            let class = of.class.unwrap_or(NO_CLASS);
+            let today_is_recorded = of.today.is_some();
+            let group = Group { class, setting, today: today.to_string(), today_is_recorded };
+            groups.entry(group).or_insert_with(|| (today, vec![])).1.push(vm);
         }
-        if seen.is_empty() {
+        if vms.is_empty() {
             let others: BTreeSet<&str> = others.into_values().collect();
             let others: Vec<&str> = others.into_iter().collect();
             bail!(
@@ -116,7 +160,10 @@ impl PlansArgs {
                 layer.name()
             );
         }
-        others.retain(|vm, _| !seen.contains(vm));
+        others.retain(|vm, _| !vms.contains_key(vm));
+        if !others.is_empty() {
+            without.insert("of another layer".to_owned(), others.len());
+        }
         let (mut order, mut files) = (vec![], vec![]);
         let mut of_class: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut plan_of: BTreeMap<&str, String> = BTreeMap::new();
@@ -133,7 +180,8 @@ impl PlansArgs {
                 group.class,
                 duration(question.halt_cost.get() as f64),
             );
-            let mut plan = Plan { advice, ..Plan::by_hand(*today, wanted, None) };
+            let present_is_recorded = group.today_is_recorded;
+            let mut plan = Plan { advice, present_is_recorded, ..Plan::by_hand(*today, wanted, None) };
             plan.conditions.halt_cost_ns = question.halt_cost.get();
             files.push((file.clone(), plan.to_toml()?.into_bytes()));
             for &vm in vms {
@@ -161,22 +209,24 @@ impl PlansArgs {
             super::vms(order.len()),
             folder.display()
         ));
-        Ok(without_plan(others.len(), unchanged))
+        let differ = vms.values().filter(|vm| vm.differs).count();
+        let differ = (differ > 0).then(|| {
+            format!(
+                "recordings of {} differ in the setting in force or in the class, and have no date: plans take \
+                 both from the last one by its path; the setting of a sketch of several is that of most episodes",
+                super::vms(differ)
+            )
+        });
+        Ok(without_plan(&without).into_iter().chain(differ).collect())
     }
 }
 
 /// That so many VMs have no plan, and why.
-fn without_plan(of_another_layer: usize, unchanged: usize) -> Option<String> {
-    let all = of_another_layer + unchanged;
-    let have = |number| if number == 1 { "has" } else { "have" };
-    (all > 0).then(|| {
-        format!(
-            "{} {} no plan: {of_another_layer} of another layer, {unchanged} {} the setting already",
-            super::vms(all),
-            have(all),
-            have(unchanged)
-        )
-    })
+fn without_plan(reasons: &BTreeMap<String, usize>) -> Option<String> {
+    let all = reasons.values().sum();
+    let have = if all == 1 { "has" } else { "have" };
+    let each: Vec<String> = reasons.iter().map(|(why, number)| format!("{number} {why}")).collect();
+    (all > 0).then(|| format!("{} {have} no plan: {}", super::vms(all), each.join(", ")))
 }
 
 /// Writes files, the order last. Before the first one: refuses to replace any unless that is asked for, and then removes
