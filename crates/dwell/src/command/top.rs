@@ -15,6 +15,7 @@ mod theme;
 use crate::failure::{Answer, Outcome};
 use crate::output::{self, Format, FormatArg};
 use crate::quantity;
+use crate::stop;
 use action::Action;
 use anyhow::ensure;
 use bills::Bills;
@@ -26,6 +27,7 @@ use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use state::{Sort, State};
 use std::io::{self, IsTerminal};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use theme::Theme;
 
@@ -99,9 +101,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     } else {
         let bills = if args.why { Bills::start(subject) } else { Bills::default() };
-        // Restores the terminal on a panic, too.
+        // Restores the terminal on a panic, too, and not by itself on a signal.
+        let stop = stop::patiently()?;
         let mut terminal = ratatui::try_init()?;
-        let watched = watch(&mut terminal, &mut state, &mut feed, &bills, interval);
+        let watched = watch(&mut terminal, &mut state, &mut feed, &bills, interval, &stop);
         ratatui::restore();
         watched?;
     }
@@ -121,12 +124,13 @@ fn watch(
     feed: &mut Feed,
     bills: &Bills,
     interval: Duration,
+    stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let theme = Theme::of_environment();
     let mut due = Instant::now() + interval;
-    loop {
+    while !stop.load(Ordering::Relaxed) {
         terminal.draw(|frame| draw::draw(frame, state, &theme))?;
-        if let Some(key) = key(due.saturating_duration_since(Instant::now()))? {
+        if let Some(key) = key(due, stop)? {
             match action::of(key, state.is_editing()) {
                 Some(Action::Quit) => return Ok(()),
                 Some(action) => state.apply(action),
@@ -139,12 +143,18 @@ fn watch(
             state.control = above(bills);
         }
     }
+    Ok(())
 }
 
+/// How long a signal waits until the program ends.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The next key, if one is pressed in time. A changed size ends the waiting, too, so that it is drawn anew.
-fn key(wait: Duration) -> io::Result<Option<KeyEvent>> {
-    if !event::poll(wait)? {
-        return Ok(None);
+fn key(due: Instant, stop: &AtomicBool) -> io::Result<Option<KeyEvent>> {
+    while !event::poll(due.saturating_duration_since(Instant::now()).min(LOOK))? {
+        if stop.load(Ordering::Relaxed) || Instant::now() >= due {
+            return Ok(None);
+        }
     }
     match event::read()? {
         Event::Key(key) if key.kind != KeyEventKind::Release => Ok(Some(key)),

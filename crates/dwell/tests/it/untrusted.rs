@@ -252,3 +252,23 @@ fn a_recorder_gives_up_what_it_no_longer_needs() {
         assert_eq!(fs::metadata(&out).unwrap().mode() & 0o777, 0o600);
     }
 }
+
+#[test]
+fn a_signal_restores_the_terminal_of_top() {
+    const TEST: &str = "a_signal_restores_the_terminal_of_top";
+    if !Path::new("/usr/bin/script").exists() {
+        return dwell_testing::skip!("programs", TEST, "no /usr/bin/script");
+    }
+    for signal in ["TERM", "HUP", "INT"] {
+        let program = env!("CARGO_BIN_EXE_dwell");
+        let shell = format!("(sleep 3; kill -{signal} $$) & exec '{program}' top guest");
+        let output = Command::new("/usr/bin/script").args(["-qec", &shell, "/dev/null"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !text.contains("\u{1b}[?1049h") {
+            return dwell_testing::skip!("tracing", TEST, "{text}");
+        }
+        let after = text.rsplit("\u{1b}[?1049h").next().unwrap();
+        assert!(after.contains("\u{1b}[?1049l") && after.contains("\u{1b}[?25h"), "{signal}: {text:?}");
+        assert_eq!(output.status.code(), Some(0), "{signal}: {text:?}");
+    }
+}
