@@ -40,10 +40,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
-    let cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => error.exit(),
+    let matches = Cli::command().try_get_matches();
+    let (cli, matches) = match matches.and_then(|found| Ok((Cli::from_arg_matches(&found)?, found))) {
+        Ok(parsed) => parsed,
+        Err(error) => return failure::of_command_line("dwell-lab", &error),
     };
     output::measure(&matches);
     let done = match cli.command {

@@ -2,7 +2,7 @@
 
 use crate::output;
 use dwell_recording::with_causes;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// The outcome of a command: a positive or negative result, or an error.
@@ -27,6 +27,17 @@ pub fn exit_code(program: &str, outcome: Outcome) -> ExitCode {
             output::note(&format!("{program}: {}", with_causes(error.as_ref())));
             ExitCode::from(2)
         }
+    }
+}
+
+/// Prints help, the version or an error of the command line. Help that cannot be printed is an error.
+pub fn of_command_line(program: &str, error: &clap::Error) -> ExitCode {
+    match error.print().and_then(|()| io::stdout().flush()) {
+        Err(failed) if !error.use_stderr() => {
+            exit_code(program, Err(anyhow::Error::new(failed).context(output::STDOUT)))
+        }
+        _ if error.use_stderr() => ExitCode::from(2),
+        _ => ExitCode::SUCCESS,
     }
 }
 

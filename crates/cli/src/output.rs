@@ -86,7 +86,7 @@ pub fn hanging(first: &str, rest: &str, text: &str) -> String {
 /// Longer lines are hard to read.
 const LONGEST_LINE: usize = 120;
 
-const STDOUT: &str = "cannot write to stdout";
+pub(crate) const STDOUT: &str = "cannot write to stdout";
 
 /// Prints one value as indented JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
@@ -132,5 +132,9 @@ pub fn result(
 
 /// Prints a table as CSV.
 pub fn csv(table: &Table) -> anyhow::Result<()> {
-    table.write_csv(io::stdout().lock()).context(STDOUT)
+    // In memory first: the writer of CSV hides of what kind the error of a closed pipe is.
+    let mut bytes = vec![];
+    table.write_csv(&mut bytes)?;
+    let mut out = io::stdout().lock();
+    out.write_all(&bytes).and_then(|()| out.flush()).context(STDOUT)
 }

@@ -72,8 +72,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = help::arranged(Cli::command()).get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches = help::arranged(Cli::command()).try_get_matches();
+    let (cli, matches) = match matches.and_then(|found| Ok((Cli::from_arg_matches(&found)?, found))) {
+        Ok(parsed) => parsed,
+        Err(error) => return failure::of_command_line("dwell", &error),
+    };
     output::measure(&matches);
     let words = words(&matches);
     changes::allow_those_of(&words);

@@ -469,16 +469,39 @@ fn an_input_is_never_replaced() {
 
 #[test]
 fn closed_pipe_is_no_trouble() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
-        .args(["params"])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(0));
+    for words in [&["params"][..], &["params", "--format", "csv"], &["--help"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_dwell"))
+            .args(words)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.stderr.is_empty(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_printed_is_an_error() {
+    for words in [&["--help"][..], &["tune", "-h"], &["--version"], &["params", "--format", "csv"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_dwell")).args(words).stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
+        assert!(told.contains("cannot write to stdout: No space left on device"), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn a_name_in_a_note_stays_on_its_line() {
+    let folder = Folder::new();
+    let input = folder.write("in.csv", b"idler,start_ns,idle_ns\nvcpu0,0,1000\nvcpu0,5000,70000\n");
+    let odd = folder.text("od\nd.parquet");
+    assert!(dwell(&["import", &input, "--layer", "host", "-o", &odd]).status.success());
+    let text = stdout(&dwell(&["study", folder.0.path().to_str().unwrap()]));
+    assert!(text.contains("od\\nd") && !text.contains("od\nd"), "{text}");
 }
 
 #[test]

@@ -61,9 +61,10 @@ pub(super) fn page(interval: &Interval) -> String {
         text.push_str(&format!("\n{}", output::fitted(&table(interval))));
     }
     if !bound.halts_exact {
-        text.push_str(
-            "\nnote: these counters have no lengths of halts, so the bound is loose; for a closer estimate run `dwell record host` \
-             and `dwell tune`\n",
+        text += "\n";
+        text += &output::wrapped(
+            "note: these counters have no lengths of halts, so the bound is loose; for a closer estimate run `dwell record host` \
+             and `dwell tune`",
         );
     }
     if interval.ended > 0 {

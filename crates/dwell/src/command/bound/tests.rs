@@ -72,7 +72,10 @@ fn page_explains_one_interval() {
         "{page}"
     );
     assert!(!page.contains("note"));
-    assert!(super::page(&example(false)).contains("the bound is loose"));
+    let page = super::page(&example(false));
+    assert!(page.contains("the bound is loose"));
+    let note = page.split("note: ").nth(1).unwrap();
+    assert!(note.lines().all(|line| line.len() <= 120), "{note}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::output;
 use dwell_recording::IdleIncludes;
 use dwell_replay::latency;
 use dwell_replay::study::Subject;
-use dwell_report::{Cell, Column, Table, duration};
+use dwell_report::{Cell, Column, Table, duration, harmless};
 
 /// Recordings by policies, and below them the means and the worst.
 fn table(at: &AtPrice) -> Table {
@@ -86,7 +86,7 @@ pub(super) fn words(studied: &Studied) -> String {
         text += &format!("\nHalt cost {price}:\n\n{}", output::fitted(&table(at)));
     }
     for note in &studied.notes {
-        text += &format!("\n{}", output::wrapped(&format!("note: {note}")));
+        text += &format!("\n{}", output::wrapped(&harmless::line(&format!("note: {note}"))));
     }
     text
 }
