@@ -391,6 +391,11 @@ fn answer_error(command: &'static str, wanted: &'static str, got: &Value) -> Iot
 /// The polling property that no libvirt can set.
 pub const NOT_LIBVIRTS: &str = "poll-weight";
 
+/// The number that libvirt has for an I/O thread: it calls their objects `iothread1`, `iothread2`, …
+pub fn libvirt_number(id: &str) -> Option<u32> {
+    id.strip_prefix("iothread")?.parse().ok()
+}
+
 /// How to have polling values at the next start, and how to set them through libvirt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Persistence {
@@ -407,10 +412,9 @@ pub struct Persistence {
 
 /// The lines for an I/O thread of this id (`ID` where it is not known) and these polling properties.
 ///
-/// libvirt numbers I/O threads and calls their objects `iothread1`, `iothread2`, …; for other ids its lines say 1. It has no
-/// [`NOT_LIBVIRTS`].
+/// libvirt's lines have no [`NOT_LIBVIRTS`], and for an id that is not libvirt's the word NUMBER.
 pub fn persistence(id: &str, values: &[(&str, i64)]) -> Persistence {
-    let number = id.strip_prefix("iothread").filter(|n| n.parse::<u32>().is_ok()).unwrap_or("1");
+    let number = libvirt_number(id).map_or_else(|| "NUMBER".to_owned(), |number| number.to_string());
     let of_libvirt: Vec<(&str, i64)> =
         values.iter().filter(|(name, _)| *name != NOT_LIBVIRTS).copied().collect();
     let each = |values: &[(&str, i64)], form: &dyn Fn(&str, i64) -> String, separator: &str| {

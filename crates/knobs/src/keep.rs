@@ -145,8 +145,8 @@ fn of_iothread(setting: &Setting<Owner>, target: &IothreadTarget) -> Result<(Pla
     {
         return Err(KeepError::NotOfLibvirt { property });
     }
-    let number = target.id.strip_prefix("iothread").and_then(|number| number.parse().ok());
-    let number = number.ok_or(KeepError::NotLibvirts { id: target.id.to_string() })?;
+    let number =
+        iothread::libvirt_number(&target.id).ok_or(KeepError::NotLibvirts { id: target.id.to_string() })?;
     Ok((Place::Libvirt { domain: domain.clone(), number }, persistence.poll))
 }
 

@@ -191,7 +191,7 @@ fn iothread(setting: &Setting, present: &Setting) -> Vec<Lines> {
             "now, over QMP, where ID is the iothread's id (each write resets QEMU's adaptive state)",
             persistence.qmp,
         ),
-        lines(&format!("now, {libvirt}"), [persistence.virsh]),
+        lines(&format!("now, {libvirt}, where ID is iothreadNUMBER"), [persistence.virsh]),
         lines(&format!("at the next start, {libvirt}: in <iothreadids> of the domain"), [persistence.xml]),
         lines("at the next start, on QEMU's command line", [persistence.object]),
     ]
@@ -231,6 +231,16 @@ mod tests {
         let text = text(&setting, &present);
         assert!(text.contains("let the windows that have grown shrink"));
         assert!(text.contains("echo N > /sys/module/haltpoll/parameters/guest_halt_poll_allow_shrink"));
+    }
+
+    #[test]
+    fn the_number_of_an_iothread_is_that_of_its_id_and_no_other() {
+        let setting = Setting::defaults(Layer::Iothread, Version::new(10, 0));
+        let unknown = text(&setting, &setting);
+        assert!(unknown.contains("<iothread id='NUMBER'>") && unknown.contains("iothreadset DOMAIN NUMBER"));
+        let lines = crate::iothread::persistence("iothread7", &[("poll-max-ns", 0)]);
+        assert!(lines.xml.contains("id='7'") && lines.virsh.contains("DOMAIN 7 "), "{lines:?}");
+        assert_eq!(crate::iothread::libvirt_number("io7"), None);
     }
 
     fn here(setting: &Setting, present: &Setting, machine: &Fake) -> String {

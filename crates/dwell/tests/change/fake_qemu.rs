@@ -17,6 +17,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 struct State {
     properties: BTreeMap<String, i64>,
+    /// In place of `iothread1`.
+    id: Option<String>,
     /// That of the I/O thread.
     thread: u32,
     writes: Vec<String>,
@@ -86,6 +88,10 @@ impl FakeQemu {
         self.state().properties.insert(property.to_owned(), value);
     }
 
+    pub(crate) fn rename(&self, id: &str) {
+        self.state().id = Some(id.to_owned());
+    }
+
     /// Takes this many more writes with an answer, and all later ones without.
     pub(crate) fn fall_silent_after(&self, writes: Option<usize>) {
         let mut state = self.state();
@@ -125,7 +131,8 @@ impl State {
         let refusal = |desc: &str| json!({ "error": { "class": "GenericError", "desc": desc } });
         Some(match request["execute"].as_str().unwrap() {
             "query-iothreads" => {
-                let mut thread = json!({ "id": "iothread1", "thread-id": self.thread });
+                let mut thread =
+                    json!({ "id": self.id.as_deref().unwrap_or("iothread1"), "thread-id": self.thread });
                 for (name, value) in &self.properties {
                     thread[name] = (*value).into();
                 }

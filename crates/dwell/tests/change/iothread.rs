@@ -48,6 +48,17 @@ fn an_iothread_is_set_through_the_journal_listed_and_taken_back() {
 }
 
 #[test]
+fn libvirts_lines_are_for_threads_of_libvirt() {
+    let (scene, qemu) = scene();
+    let dry = |id: &'static str| [&SET[..4], &[id, "poll-grow=4", "--dry-run"]].concat();
+    assert!(scene.stdout(&dry("iothread1")).contains("virsh iothreadset DOMAIN 1 "));
+    qemu.rename("io0");
+    let text = scene.stdout(&dry("io0"));
+    assert!(text.contains("-object iothread,id=io0") && !text.contains("libvirt"), "{text}");
+    assert!(scene.json(&dry("io0"))["virsh"].is_null());
+}
+
+#[test]
 fn a_value_out_of_range_or_changed_by_others_is_left() {
     let (scene, qemu) = scene();
     for (value, why) in [

@@ -7,6 +7,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -54,7 +55,7 @@ impl Monitor {
                     awaited: "an answer to the connection".to_owned(),
                     within,
                 },
-                kind => QmpError::Connect { path: path.to_owned(), hint: hint(kind), source },
+                kind => QmpError::Connect { path: path.to_owned(), hint: hint(path, kind), source },
             }
         })?;
         Monitor::until(stream, path, limits, ends)
@@ -270,8 +271,12 @@ fn connect_within(address: &SocketAddrUnix, within: Duration) -> io::Result<Unix
     Ok(UnixStream::from(socket))
 }
 
-fn hint(kind: io::ErrorKind) -> &'static str {
+fn hint(path: &Path, kind: io::ErrorKind) -> &'static str {
+    let is_other = |file: std::fs::Metadata| !file.file_type().is_socket();
     match kind {
+        io::ErrorKind::ConnectionRefused if path.metadata().is_ok_and(is_other) => {
+            "; it is not a socket: give the path of QEMU's `-qmp unix:PATH,server=on,wait=off`"
+        }
         io::ErrorKind::NotFound => "; start QEMU with `-qmp unix:PATH,server=on,wait=off`",
         io::ErrorKind::ConnectionRefused => "; the socket exists but nothing listens on it: QEMU has exited",
         io::ErrorKind::PermissionDenied => "; run as the user of that QEMU, or as root",

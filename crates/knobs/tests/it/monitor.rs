@@ -205,6 +205,7 @@ fn sockets_that_are_not_there_or_not_served_are_told_apart() {
     let listener = UnixListener::bind(dir.path().join("dead")).unwrap();
     drop(listener);
     assert!(connect("dead").contains("nothing listens on it"));
+    assert!(connect("").contains("it is not a socket: give the path"));
     // A listener that never accepts: its queue takes connections until it is full, then connecting blocks.
     let _busy = UnixListener::bind(dir.path().join("busy")).unwrap();
     assert!(connect("busy").contains("serves one client at a time"));

@@ -79,8 +79,9 @@ struct Done<'a> {
     /// The number that reverts it; null if nothing was written.
     change: Option<Id>,
     commands: Vec<String>,
-    virsh: String,
-    libvirt_xml: String,
+    /// Null for an ID that is not one of libvirt's.
+    virsh: Option<String>,
+    libvirt_xml: Option<String>,
     command_line: String,
 }
 
@@ -103,6 +104,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         apply::carry_out(&machine, &plan, &args.state, how)?.1
     };
     let lines = iothread::persistence(&thread.id, &after(&thread, &plan));
+    let of_libvirt = iothread::libvirt_number(&thread.id);
     let is_written = |name: &String| plan.writes.iter().any(|write| write.knob == *name);
     let writes = plan.writes.iter();
     let done = Done {
@@ -120,8 +122,8 @@ pub(super) fn run(args: &Args) -> Outcome {
             .collect(),
         dry_run: args.dry_run,
         change,
-        virsh: lines.virsh,
-        libvirt_xml: lines.xml,
+        virsh: of_libvirt.map(|_| lines.virsh),
+        libvirt_xml: of_libvirt.map(|_| lines.xml),
         command_line: lines.object + &others(&plan),
     };
     let table = || {
@@ -165,10 +167,11 @@ fn words(done: &Done<'_>, state: &StateArgs) -> String {
     if let Some(id) = done.change {
         text += &format!("change {id}; revert it with: {}\n", state.revert(id));
     }
-    text += &format!(
-        "\n# to keep it, on QEMU's command line:\n{}\n# or in libvirt's <iothreadids>:\n{}\n# to set it now through libvirt:\n{}\n",
-        done.command_line, done.libvirt_xml, done.virsh
-    );
+    text += &format!("\n# to keep it, on QEMU's command line:\n{}\n", done.command_line);
+    if let (Some(xml), Some(virsh)) = (&done.libvirt_xml, &done.virsh) {
+        text +=
+            &format!("# or in libvirt's <iothreadids>:\n{xml}\n# to set it now through libvirt:\n{virsh}\n");
+    }
     text
 }
 
