@@ -164,7 +164,7 @@ const showFleet = (fleet) => {
       ),
       card('Choices', null, table(CHOICE_COLUMNS, whole.map((choice) => choiceRow(choice, choice.choice)), true)),
       totals(fleet),
-      regrets(fleet),
+      fleet.curves.length > 0 && regrets(fleet),
       worst(fleet),
       classes(fleet),
       leftOut(fleet),

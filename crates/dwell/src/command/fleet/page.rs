@@ -52,6 +52,8 @@ pub(super) fn write(path: &Path, printed: &Printed<'_>) -> anyhow::Result<()> {
     // Under the optimum and the best of each there is no regret.
     let shown = |(choice, _): &&(String, Vec<VmCost>)| !["own best", "optimum"].contains(&choice.as_str());
     let curves = found.costs.iter().filter(shown).map(|(choice, vms)| Curve { choice, regret: curve(vms) });
+    // Where halts are free, the best setting of every VM costs nothing, and none has a regret.
+    let curves = curves.filter(|curve| !curve.regret.is_empty());
     let data = Data {
         dwell: env!("CARGO_PKG_VERSION"),
         command: crate::command::record::command_line(),

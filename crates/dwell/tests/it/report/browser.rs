@@ -140,9 +140,13 @@ impl Tab<'_> {
 
     /// Opens a file and waits until all charts are drawn; returns how long that took.
     pub(crate) fn open(&mut self, page: &Path) -> Duration {
+        self.open_until(page, "document.documentElement?.dataset.drawn > 0")
+    }
+
+    pub(crate) fn open_until(&mut self, page: &Path, condition: &str) -> Duration {
         let began = Instant::now();
         self.ask("Page.navigate", &json!({ "url": format!("file://{}", page.display()) }));
-        self.wait("document.documentElement?.dataset.drawn > 0");
+        self.wait(condition);
         began.elapsed()
     }
 

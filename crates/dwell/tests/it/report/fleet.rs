@@ -5,7 +5,7 @@ use super::page::{DESKTOP, PHONE, assert_quiet, assert_values_on_hover, browser,
 use std::path::PathBuf;
 
 /// The page of the bundled recordings of guests, of two classes, with one that is none.
-fn page(inputs: &Inputs) -> PathBuf {
+fn page(inputs: &Inputs, halt_cost: &str) -> PathBuf {
     let folder = inputs.path("fleet");
     std::fs::create_dir(&folder).unwrap();
     let mut classes = "vm,class\n".to_owned();
@@ -17,15 +17,29 @@ fn page(inputs: &Inputs) -> PathBuf {
     std::fs::write(folder.join("bad.parquet"), "no recording").unwrap();
     let (page, table) = (inputs.path("fleet.html"), inputs.write("classes.csv", &classes));
     let folder = folder.to_str().unwrap();
-    done(&["fleet", folder, "--class", &table, "--held-out", "0", "--report", page.to_str().unwrap()]);
+    let options = ["--class", &table, "--held-out", "0", "--halt-cost", halt_cost, "--report"];
+    done(&[&["fleet", folder], &options[..], &[page.to_str().unwrap()]].concat());
     page
+}
+
+#[test]
+fn where_halts_are_free_no_regret_is_drawn() {
+    let Some((_alone, mut browser)) = browser("the page of a fleet") else { return };
+    let inputs = Inputs::new();
+    let page = page(&inputs, "0");
+    let mut tab = browser.tab(DESKTOP, "light");
+    tab.open_until(&page, "document.getElementById('main')?.innerText.includes('bad.parquet')");
+    let text = tab.text("document.getElementById('main').innerText");
+    assert!(!text.contains("Regret of the VMs"), "{text}");
+    assert!(!tab.text("document.getElementById('main').textContent").contains("NaN"));
+    assert_quiet(&tab);
 }
 
 #[test]
 fn a_fleet_is_drawn_and_its_worst_vms_are_named() {
     let Some((_alone, mut browser)) = browser("the page of a fleet") else { return };
     let inputs = Inputs::new();
-    let page = page(&inputs);
+    let page = page(&inputs, "20us");
     for size in [DESKTOP, PHONE] {
         let mut tab = browser.tab(size, "light");
         tab.open(&page);
