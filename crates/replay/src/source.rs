@@ -227,8 +227,8 @@ pub trait Source: Sync {
     /// Number of episodes; a row is an episode, in the order of the file.
     fn episodes(&self) -> u64;
 
-    /// How many rows are of an earlier time than rows before them, so that the rows of a half are not those of half the time;
-    /// of all episodes, once they were visited.
+    /// How many episodes of the second of two parts end before the mean start of the first, so that the parts are not two
+    /// times; once all were visited in two parts.
     fn out_of_time(&self) -> u64 {
         0
     }
@@ -294,18 +294,6 @@ pub trait Source: Sync {
     fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch)) -> Result<Vec<Span>, ReadError>;
 }
 
-/// What the first visit of all episodes finds of their times.
-#[derive(Clone, Copy, Default)]
-struct Order {
-    /// Episodes that start before the one before them of the same idler has ended.
-    overlapping: u64,
-    /// Episodes that end before one of the rows before them has started.
-    out_of_time: u64,
-}
-
-/// How much earlier than a row before it an episode may end \[ns\]: the times of two CPUs may differ.
-const CLOCKS_NS: u64 = 1_000_000;
-
 /// A Parquet recording, read row group by row group, so that memory does not grow with its length.
 pub struct RecordingSource {
     reader: Arc<Reader>,
@@ -315,7 +303,10 @@ pub struct RecordingSource {
     /// That of halts of which the recording has none.
     otherwise: Option<Nanos>,
     latencies: OnceLock<Latencies>,
-    order: OnceLock<Order>,
+    /// Counted by the first visit of all episodes.
+    overlapping: OnceLock<u64>,
+    /// Counted by the first visit in two parts.
+    out_of_time: OnceLock<u64>,
     poll_pass: Nanos,
 }
 
@@ -329,7 +320,8 @@ impl RecordingSource {
             given: None,
             otherwise: None,
             latencies: OnceLock::new(),
-            order: OnceLock::new(),
+            overlapping: OnceLock::new(),
+            out_of_time: OnceLock::new(),
             poll_pass: Nanos::ZERO,
         }
     }
@@ -416,10 +408,10 @@ impl RecordingSource {
     /// # Errors
     /// [`ReadError`] if the recording cannot be read.
     pub fn overlapping(&self) -> Result<u64, ReadError> {
-        if self.order.get().is_none() {
+        if self.overlapping.get().is_none() {
             self.visit(0..u64::MAX, &mut |_| ())?;
         }
-        Ok(self.order.get().map_or(0, |order| order.overlapping))
+        Ok(self.overlapping.get().copied().unwrap_or(0))
     }
 
     pub fn reader(&self) -> &Reader {
@@ -466,7 +458,7 @@ impl Source for RecordingSource {
     }
 
     fn out_of_time(&self) -> u64 {
-        self.order.get().map_or(0, |order| order.out_of_time)
+        self.out_of_time.get().copied().unwrap_or(0)
     }
 
     fn when_recorded(&self) -> Option<TimeRecorded> {
@@ -508,19 +500,27 @@ impl Source for RecordingSource {
         let latencies = self.latencies()?;
         let late = Some(latencies).filter(|latencies| self.is_late(latencies));
         let is_whole = cuts.first() == Some(&0) && cuts.last().is_some_and(|&end| end >= self.episodes());
-        let mut ends = Some(Ends::default()).filter(|_| is_whole && self.order.get().is_none());
-        let (mut order, tolerance_ns) = (Order::default(), self.reader.metadata().overlap_tolerance_ns());
-        let (mut latest_ns, clocks_ns) = (0, CLOCKS_NS.max(tolerance_ns));
+        let mut ends = Some(Ends::default()).filter(|_| is_whole && self.overlapping.get().is_none());
+        let (mut overlapping, tolerance_ns) = (0, self.reader.metadata().overlap_tolerance_ns());
+        let (mut sum_ns, mut out_of_time) = (0u128, 0);
         self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
             if let Some(ends) = &mut ends {
-                for row in 0..chunk.rows {
-                    let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
-                    let overlaps = ends.overlaps(chunk.idler[row] as usize, start_ns, idle_ns, tolerance_ns);
-                    order.overlapping += u64::from(overlaps);
-                    let end_ns = start_ns.saturating_add(idle_ns).saturating_add(clocks_ns);
-                    order.out_of_time += u64::from(end_ns < latest_ns);
-                    latest_ns = latest_ns.max(start_ns);
-                }
+                overlapping += (0..chunk.rows)
+                    .filter(|&row| {
+                        let (start_ns, idle_ns) = (chunk.start_ns[row], chunk.idle_ns[row]);
+                        ends.overlaps(chunk.idler[row] as usize, start_ns, idle_ns, tolerance_ns)
+                    })
+                    .count() as u64;
+            }
+            if let [first, _] = &parts[..] {
+                let ends_first = first.end.clamp(rows.start, rows.end) - rows.start;
+                let (before, after) =
+                    chunk.start_ns[..chunk.rows].split_at(usize::try_from(ends_first).unwrap_or(usize::MAX));
+                sum_ns += before.iter().map(|&start_ns| u128::from(start_ns)).sum::<u128>();
+                let mean_ns = sum_ns / u128::from(first.end.saturating_sub(first.start).max(1));
+                let lengths = &chunk.idle_ns[before.len()..];
+                let end_ns = |(&start_ns, &idle_ns)| u128::from(start_ns) + u128::from(idle_ns);
+                out_of_time += after.iter().zip(lengths).filter(|&row| end_ns(row) < mean_ns).count() as u64;
             }
             for (number, part) in parts.iter().enumerate() {
                 let wanted = rows.start.max(part.start)..rows.end.min(part.end);
@@ -537,8 +537,11 @@ impl Source for RecordingSource {
                 }
             }
         })?;
+        if is_whole && parts.len() == 2 {
+            let _ = self.out_of_time.set(out_of_time);
+        }
         if ends.is_some() {
-            let _ = self.order.set(order);
+            let _ = self.overlapping.set(overlapping);
         }
         Ok(spans)
     }

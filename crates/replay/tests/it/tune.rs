@@ -262,8 +262,7 @@ fn halves_that_are_of_other_idlers_are_refused() {
     };
     assert!(advise(false).is_ok());
     match advise(true) {
-        // All of the second one's rows but the last two.
-        Err(TuneError::OutOfTime { number: 998, episodes: 2_000 }) => {}
+        Err(TuneError::OutOfTime { number: 499, second: 1_000 }) => {}
         other => panic!("{other:?}"),
     }
 }
