@@ -4,21 +4,37 @@
 use super::layered::Layered;
 use super::{Control, nanos, words};
 use crate::core::{ByWork, Cause, Change, Question};
+use std::time::Duration;
 
 /// How often, without advice of a replay of idle times \[ns\].
 const EVERY_NS: u64 = 16_000_000_000;
-/// Of the CPU time that control may use, comparisons use at most one part in so many.
-const ONE_IN: u64 = 2;
+/// Of the CPU time that control may use, comparisons have one part in so many.
+pub(super) const ONE_IN: u64 = 4;
+/// A comparison may use what of that is of the next so many seconds \[ns\].
+const DEBT_NS: u64 = 20_000_000_000;
 
 /// When settings are compared by the work done.
 #[derive(Default)]
 pub(super) struct Comparisons {
     /// When to compare next, if idlers mostly halt \[ns\].
     next_ns: u64,
-    /// No comparison is made before, as CPU time is limited, and nothing is advised without one \[ns\].
-    rests_until_ns: u64,
+    /// When comparisons will have used no more than they may \[ns\].
+    paid_ns: u64,
+    /// The CPU time of those that are not accounted for yet.
+    used: Duration,
     /// Whether a line was printed, since the last advice, about advice by idle times that is not given.
     has_refused: bool,
+}
+
+impl Comparisons {
+    fn are_affordable(&self, now_ns: u64) -> bool {
+        self.paid_ns <= now_ns.saturating_add(DEBT_NS)
+    }
+
+    /// The CPU time of comparisons since the last call.
+    pub(super) fn take_used(&mut self) -> Duration {
+        std::mem::take(&mut self.used)
+    }
 }
 
 impl Control<'_> {
@@ -34,7 +50,7 @@ impl Control<'_> {
         };
         let question = controller.question(advice.as_ref()).filter(|_| due);
         let Some(question) = question else { return advice };
-        if now_ns < comparisons.rests_until_ns {
+        if !comparisons.are_affordable(now_ns) {
             return None;
         }
         let Some(by_work) = self.compare(at, now_ns, &question) else { return advice };
@@ -66,8 +82,8 @@ impl Control<'_> {
         }
         let question = controller.question(None)?;
         let now_ns = self.now_ns();
-        let rests = now_ns < self.layers[at].comparisons.rests_until_ns;
-        let by_work = if rests { None } else { self.compare(at, now_ns, &question) };
+        let affordable = self.layers[at].comparisons.are_affordable(now_ns);
+        let by_work = if affordable { self.compare(at, now_ns, &question) } else { None };
         let now_ns = self.now_ns();
         let Layered { subject, controller, comparisons, .. } = &mut self.layers[at];
         let present = controller.status(now_ns).present;
@@ -89,10 +105,11 @@ impl Control<'_> {
         let Layered { source, .. } = &mut self.layers[at];
         let segments = source.segments(question.length);
         let by_work = segments.map(|segments| ByWork::of(&segments, question, self.config.halt_cost));
-        let took_ns = nanos(self.used().saturating_sub(before));
-        let rest_ns = took_ns.saturating_mul(ONE_IN * 1_000_000_000 / self.config.cpu_limit.get().max(1));
+        let took = self.used().saturating_sub(before);
+        let rest_ns = nanos(took).saturating_mul(ONE_IN * 1_000_000_000 / self.config.cpu_limit.get().max(1));
         let Layered { comparisons, .. } = &mut self.layers[at];
-        comparisons.rests_until_ns = now_ns.saturating_add(rest_ns);
+        comparisons.used += took;
+        comparisons.paid_ns = comparisons.paid_ns.max(now_ns).saturating_add(rest_ns);
         comparisons.next_ns = now_ns.saturating_add(rest_ns.max(EVERY_NS));
         by_work?.ok()?
     }

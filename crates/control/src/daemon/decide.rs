@@ -110,9 +110,9 @@ impl Control<'_> {
     fn account(&mut self, at: usize) {
         let (now_ns, used) = (self.now_ns(), self.used());
         let spent = used.saturating_sub(std::mem::replace(&mut self.accounted, used));
-        let Layered { source, tally, .. } = &mut self.layers[at];
+        let Layered { source, tally, comparisons, .. } = &mut self.layers[at];
         tally.cpu += spent;
-        let limited = spent.saturating_sub(source.take_searched());
+        let limited = spent.saturating_sub(source.take_searched() + comparisons.take_used());
         let limited = Nanos(nanos(limited));
         self.layers.iter_mut().for_each(|layered| layered.controller.spent(now_ns, limited));
     }

@@ -2,7 +2,7 @@
 //! that an earlier controller has left.
 
 use super::Control;
-use super::by_work::Comparisons;
+use super::by_work::{Comparisons, ONE_IN};
 use super::config::{Config, Mode};
 use super::iothread::{self, IothreadSource};
 use super::leases::told_of;
@@ -129,6 +129,9 @@ impl Control<'_> {
         let turns = mode == Mode::Active && self.config.compares(subject.layer());
         let verify = turns.then_some(verify);
         let by_work = turns && subject.layer() == Layer::Guest;
+        // The rest is for comparisons of a guest's settings, which no decision waits for.
+        let compares = self.config.layers.contains(&Layer::Guest);
+        let cpu_limit = Nanos(cpu_limit.get() - if compares { cpu_limit.get() / ONE_IN } else { 0 });
         let terms =
             Terms { late, longest_window, period, cpu_limit, verify, by_work, ..Terms::at(halt_cost) };
         Ok(Controller::new(originals, terms)?)

@@ -200,7 +200,9 @@ impl Source for Cpu {
     }
 
     fn segments(&mut self, _: Duration) -> Option<Segments> {
-        self.load.get().causes.map(|segments| segments())
+        let Load { causes, look, .. } = self.load.get();
+        self.cpu_time.set(self.cpu_time.get() + look);
+        causes.map(|segments| segments())
     }
 }
 
@@ -751,7 +753,7 @@ fn all_cpu_time_of_the_process_is_accounted_for() {
     };
     let (many, little) = of(Duration::from_micros(200));
     assert!(many > 500 && little < 0.003, "{many} {little}");
-    // Of a CPU no more than 0.45 % is used, and 4.5 ms at once.
+    // Of a CPU three quarters of 0.45 % are used by decisions, and a quarter of 0.5 % by comparisons, some of it at once.
     let (few, limited) = of(Duration::from_millis(7));
-    assert!((30..45).contains(&few) && (0.004..0.0047).contains(&limited), "{few} {limited}");
+    assert!((22..38).contains(&few) && (0.0034..0.005).contains(&limited), "{few} {limited}");
 }
