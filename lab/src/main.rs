@@ -2,7 +2,7 @@
 
 mod command;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use command::{calibrate, control, doorbell, guest, neighbour, pingpong, policies, timer, validate, wake};
 use dwell_cli::{failure, generate, output};
 use std::process::ExitCode;
@@ -40,10 +40,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().try_get_matches();
-    let (cli, matches) = match matches.and_then(|found| Ok((Cli::from_arg_matches(&found)?, found))) {
-        Ok(parsed) => parsed,
-        Err(error) => return failure::of_command_line("dwell-lab", &error),
+    let (cli, matches): (Cli, _) = match failure::command_line("dwell-lab", Cli::command()) {
+        Ok(read) => read,
+        Err(end) => return end,
     };
     output::measure(&matches);
     let done = match cli.command {

@@ -1,6 +1,7 @@
 //! How the program ends.
 
 use crate::output;
+use clap::{ArgMatches, Command, FromArgMatches};
 use dwell_recording::with_causes;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,8 +31,17 @@ pub fn exit_code(program: &str, outcome: Outcome) -> ExitCode {
     }
 }
 
+/// Reads the command line.
+///
+/// # Errors
+/// With what to end where that is all that is to be done: help, the version or an error was printed.
+pub fn command_line<C: FromArgMatches>(program: &str, command: Command) -> Result<(C, ArgMatches), ExitCode> {
+    let read = command.try_get_matches().and_then(|found| Ok((C::from_arg_matches(&found)?, found)));
+    read.map_err(|error| of_command_line(program, &error))
+}
+
 /// Prints help, the version or an error of the command line. Help that cannot be printed is an error.
-pub fn of_command_line(program: &str, error: &clap::Error) -> ExitCode {
+fn of_command_line(program: &str, error: &clap::Error) -> ExitCode {
     match error.print().and_then(|()| io::stdout().flush()) {
         Err(failed) if !error.use_stderr() => {
             exit_code(program, Err(anyhow::Error::new(failed).context(output::STDOUT)))

@@ -15,7 +15,7 @@ mod settings;
 mod state;
 mod suggest;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use dwell_cli::{failure, generate, output, paint, quantity, stop};
 use std::process::ExitCode;
 
@@ -72,10 +72,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = help::arranged(Cli::command()).try_get_matches();
-    let (cli, matches) = match matches.and_then(|found| Ok((Cli::from_arg_matches(&found)?, found))) {
-        Ok(parsed) => parsed,
-        Err(error) => return failure::of_command_line("dwell", &error),
+    let (cli, matches): (Cli, _) = match failure::command_line("dwell", help::arranged(Cli::command())) {
+        Ok(read) => read,
+        Err(end) => return end,
     };
     output::measure(&matches);
     let words = words(&matches);

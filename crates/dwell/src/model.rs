@@ -237,13 +237,14 @@ impl Model {
     /// then what its defaults leave open.
     pub(crate) fn defaults(&self) -> Vec<Setting> {
         let (given, measured) = self.given_and_measured;
-        let known = [("halt_cost_ns", Some(self.halt_cost)), ("wake_latency_ns", given.or(measured))];
+        let latency = given.or(measured).unwrap_or_default();
         let default = |&layer: &Layer| {
             let mut default = Setting::defaults(layer, self.version);
-            for (name, value) in known.iter().filter(|_| layer == Layer::Driver) {
-                let value = value.and_then(|value| i64::try_from(value.get()).ok());
-                // What is out of its range stays as it is.
-                let _ = default.set(name, value.unwrap_or(0));
+            if layer == Layer::Driver {
+                for (name, time) in [("halt_cost_ns", self.halt_cost), ("wake_latency_ns", latency)] {
+                    // What is out of its range stays as it is.
+                    let _ = default.set(name, i64::try_from(time.get()).unwrap_or(0));
+                }
             }
             default
         };

@@ -502,6 +502,8 @@ impl Source for RecordingSource {
         let is_whole = cuts.first() == Some(&0) && cuts.last().is_some_and(|&end| end >= self.episodes());
         let mut ends = Some(Ends::default()).filter(|_| is_whole && self.overlapping.get().is_none());
         let (mut overlapping, tolerance_ns) = (0, self.reader.metadata().overlap_tolerance_ns());
+        let are_two = is_whole && parts.len() == 2 && self.out_of_time.get().is_none();
+        let first_end = are_two.then(|| parts[0].end);
         let (mut sum_ns, mut out_of_time) = (0u128, 0);
         self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
             if let Some(ends) = &mut ends {
@@ -512,12 +514,12 @@ impl Source for RecordingSource {
                     })
                     .count() as u64;
             }
-            if let [first, _] = &parts[..] {
-                let ends_first = first.end.clamp(rows.start, rows.end) - rows.start;
+            if let Some(end) = first_end {
+                let rows_before = end.clamp(rows.start, rows.end) - rows.start;
                 let (before, after) =
-                    chunk.start_ns[..chunk.rows].split_at(usize::try_from(ends_first).unwrap_or(usize::MAX));
+                    chunk.start_ns[..chunk.rows].split_at(usize::try_from(rows_before).unwrap_or(usize::MAX));
                 sum_ns += before.iter().map(|&start_ns| u128::from(start_ns)).sum::<u128>();
-                let mean_ns = sum_ns / u128::from(first.end.saturating_sub(first.start).max(1));
+                let mean_ns = sum_ns / u128::from(end.max(1));
                 let lengths = &chunk.idle_ns[before.len()..];
                 let end_ns = |(&start_ns, &idle_ns)| u128::from(start_ns) + u128::from(idle_ns);
                 out_of_time += after.iter().zip(lengths).filter(|&row| end_ns(row) < mean_ns).count() as u64;
@@ -537,7 +539,7 @@ impl Source for RecordingSource {
                 }
             }
         })?;
-        if is_whole && parts.len() == 2 {
+        if first_end.is_some() {
             let _ = self.out_of_time.set(out_of_time);
         }
         if ends.is_some() {

@@ -42,7 +42,7 @@ pub struct Task<'a> {
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// One row of the second half in so many may be earlier than half of the first.
+/// One row of the second half in so many may be earlier than the mean of the first.
 const MOST_OUT_OF_TIME: u64 = 16;
 
 /// Why there is no advice.
@@ -66,8 +66,8 @@ pub enum TuneError {
     },
     /// The rows of each half are those of some idlers, not of half the time.
     #[error(
-        "the rows are not in the order of time: {number} of the {second} of the second half are earlier than half of the \
-         first, so that one cannot be chosen on and the other judged on; sort them by start_ns"
+        "the rows are not in the order of time: {number} of the {second} of the second half are earlier than the mean of \
+         the first, so that one cannot be chosen on and the other judged on; sort them by start_ns"
     )]
     OutOfTime {
         /// Rows of the second half that are so early.

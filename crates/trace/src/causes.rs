@@ -231,7 +231,7 @@ impl SegmentPairing {
         self.preempted.clear();
     }
 
-    /// The segments whose end was seen. Events after it are as those of another pairing.
+    /// The segments whose end was seen. Later events are of a new pairing.
     pub(crate) fn finish(&mut self) -> Segments {
         let anew = SegmentPairing::new(self.polling_state, std::mem::take(&mut self.names_of));
         let mut over = std::mem::replace(self, anew);

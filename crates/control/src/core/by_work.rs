@@ -15,8 +15,10 @@ use std::time::Duration;
 const MOST_SEGMENTS: usize = 1024;
 /// How long causes are recorded at least …
 const SHORTEST: Duration = Duration::from_millis(10);
-/// … and at most, for advice, or before a change: a setting that costs too much is in force meanwhile.
-const LONGEST: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(30)];
+/// … at most for advice …
+pub(crate) const LONGEST_FOR_ADVICE: Duration = Duration::from_millis(100);
+/// … and before a change, as a setting that costs too much is in force meanwhile.
+pub(crate) const LONGEST_BEFORE_A_CHANGE: Duration = Duration::from_millis(30);
 /// By how much a replay of the setting in force may miss the work that was recorded, as a share.
 const OWN_ERROR: f64 = 0.2;
 
@@ -29,12 +31,9 @@ pub struct Question {
 }
 
 impl Question {
-    /// With so many episodes a second, each of which is followed by a segment at least.
-    pub(crate) fn of(
-        settings: impl IntoIterator<Item = Setting>,
-        per_s: f64,
-        before_a_change: bool,
-    ) -> Question {
+    /// With so many episodes a second, each of which is followed by a segment at least; causes are recorded for no longer than
+    /// `longest`.
+    pub(crate) fn of(settings: impl IntoIterator<Item = Setting>, per_s: f64, longest: Duration) -> Question {
         let mut of: Vec<Setting> = vec![];
         for setting in settings {
             if !of.contains(&setting) {
@@ -42,7 +41,7 @@ impl Question {
             }
         }
         let length = Duration::from_secs_f64(MOST_SEGMENTS as f64 / per_s.max(1.0));
-        Question { settings: of, length: length.clamp(SHORTEST, LONGEST[usize::from(before_a_change)]) }
+        Question { settings: of, length: length.clamp(SHORTEST, longest) }
     }
 }
 
@@ -172,7 +171,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn of(segments: &Segments, settings: &[Setting]) -> Option<ByWork> {
-        ByWork::of(segments, &Question::of(settings.iter().copied(), 0.0, false), HALT_COST).unwrap()
+        let question = Question::of(settings.iter().copied(), 0.0, LONGEST_FOR_ADVICE);
+        ByWork::of(segments, &question, HALT_COST).unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The loop of decisions: trust, account, gate, choice and turns, period by period.
 
 use crate::core::account::{Account, Loss};
-use crate::core::by_work::{ByWork, Question};
+use crate::core::by_work::{ByWork, LONGEST_BEFORE_A_CHANGE, LONGEST_FOR_ADVICE, Question};
 use crate::core::change::{Cause, Change, writes};
 use crate::core::checks::Checks;
 use crate::core::choice::{Choice, FEWEST};
@@ -270,7 +270,8 @@ impl Controller {
         }
         let others = [self.checks.longest(), with_maximum(self.present, 0), self.originals()];
         let asked = [Some(self.present), to, self.advised].into_iter().flatten();
-        Some(Question::of(asked.chain(others), self.per_s, self.waits()))
+        let longest = if self.waits() { LONGEST_BEFORE_A_CHANGE } else { LONGEST_FOR_ADVICE };
+        Some(Question::of(asked.chain(others), self.per_s, longest))
     }
 
     /// Whether a comparison by the work done is waited for: [`Controller::compared`] goes on.

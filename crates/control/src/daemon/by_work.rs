@@ -1,9 +1,11 @@
-//! Advice by the work done: where no turns are taken, a replay of causes predicts what a load that waits for its own
-//! answers does under other settings.
+//! Settings by the work done: before turns, and where none are taken, a replay of causes predicts what a load that waits for
+//! its own answers does under other settings.
 
 use super::layered::Layered;
+use super::notes::Notes;
 use super::{Control, nanos, words};
 use crate::core::{ByWork, Cause, Change, Question};
+use dwell_knobs::lease::Subject;
 use std::time::Duration;
 
 /// How often, without advice of a replay of idle times \[ns\].
@@ -22,13 +24,21 @@ pub(super) struct Comparisons {
     paid_ns: u64,
     /// The CPU time of those that are not accounted for yet.
     used: Duration,
-    /// Whether a line was printed, since the last advice, about advice by idle times that is not given.
+    /// Whether a line was printed, since the last advice or change, about a choice by idle times that is not followed.
     has_refused: bool,
 }
 
 impl Comparisons {
     fn are_affordable(&self, now_ns: u64) -> bool {
         self.paid_ns <= now_ns.saturating_add(DEBT_NS)
+    }
+
+    /// Prints, once, which choice by idle times is not followed.
+    fn refuse(&mut self, notes: Notes<'_>, subject: &Subject, refused: &Change, [none, would]: [&str; 2]) {
+        if !std::mem::replace(&mut self.has_refused, true) {
+            let line = words::line(refused, &|_| String::new());
+            notes.say(subject, &format!("{none}: a replay of idle times would {would} {line}"));
+        }
     }
 
     /// The CPU time of comparisons since the last call.
@@ -63,10 +73,9 @@ impl Control<'_> {
         }
         if let Some(advice) = advice {
             // Where other advice was given before, it stays, and no line is needed.
-            if change.writes() == 0 && advice.writes() > 0 && !comparisons.has_refused {
-                let line = words::line(&by_work.change(now_ns, advice.to), &|_| String::new());
-                self.notes.say(subject, &format!("no advice: a replay of idle times would advise {line}"));
-                comparisons.has_refused = true;
+            if change.writes() == 0 && advice.writes() > 0 {
+                let refused = by_work.change(now_ns, advice.to);
+                comparisons.refuse(self.notes, subject, &refused, ["no advice", "advise"]);
             }
             controller.advised(&change);
         }
@@ -89,10 +98,9 @@ impl Control<'_> {
         let present = controller.status(now_ns).present;
         if let Some((by_work, to)) = by_work.as_ref().zip(controller.waits_for())
             && by_work.choose(Some(to), present) == present
-            && !std::mem::replace(&mut comparisons.has_refused, true)
         {
-            let line = words::line(&by_work.change(now_ns, to), &|_| String::new());
-            self.notes.say(subject, &format!("no change: a replay of idle times would choose {line}"));
+            let refused = by_work.change(now_ns, to);
+            comparisons.refuse(self.notes, subject, &refused, ["no change", "choose"]);
         }
         let change = controller.compared(now_ns, by_work.as_ref());
         comparisons.has_refused &= change.is_none();

@@ -129,7 +129,7 @@ impl Control<'_> {
         let turns = mode == Mode::Active && self.config.compares(subject.layer());
         let verify = turns.then_some(verify);
         let by_work = turns && subject.layer() == Layer::Guest;
-        // The rest is for comparisons of a guest's settings, which no decision waits for.
+        // Comparisons of a guest's settings have the rest.
         let compares = self.config.layers.contains(&Layer::Guest);
         let cpu_limit = Nanos(cpu_limit.get() - if compares { cpu_limit.get() / ONE_IN } else { 0 });
         let terms =

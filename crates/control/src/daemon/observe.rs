@@ -291,6 +291,7 @@ pub(super) struct Guest {
     halt_cost: Nanos,
     counters: IdleCounters,
     bursts: Bursts,
+    /// The same with what wakes tasks.
     causes: Bursts,
     /// The CPUs that were online.
     online: String,

@@ -80,7 +80,6 @@ const byWork = ({ tune }) => {
   const work = tune && tune.work;
   if (!work) return null;
   const range = ({ middle, low, high }, words) => `${words(middle)} (${words(low)} to ${words(high)})`;
-  const middle = (figure, words) => words(figure.middle);
   return element(
     'section',
     { class: 'card', id: 'by-work' },
@@ -96,10 +95,10 @@ const byWork = ({ tune }) => {
         row.role,
         range(row.speed, fixed),
         range(row.cost_ns, span),
-        middle(row.cycle_ns, span),
-        middle(row.cpu_s, percent),
-        middle(row.polled_s, percent),
-        middle(row.halts_per_s, rate),
+        span(row.cycle_ns.middle),
+        percent(row.cpu_s.middle),
+        percent(row.polled_s.middle),
+        rate(row.halts_per_s.middle),
         settingText(row.setting),
       ]),
     ),
