@@ -16,13 +16,12 @@ use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel};
 use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
-    CPU_TIME, Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, TimeRecorded, WriteError, Writer,
-    kernel_on,
+    CPU_TIME, Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, REALTIME_OFFSET, TimeRecorded,
+    WriteError, Writer, kernel_on,
 };
 use dwell_trace::event::Event;
 use dwell_trace::guest::GuestSource;
 use dwell_trace::import::NOTES;
-use dwell_trace::import::qemu::REALTIME_OFFSET;
 use dwell_trace::merge::Merge;
 use dwell_trace::pairing::{PairedEpisode, Pairing};
 use dwell_trace::write::{EpisodeWriter, OVERLAPS, Overlaps};

@@ -79,7 +79,7 @@ pub use episode::{Episode, WakeCause};
 pub use idle_path::{IdlePath, Way};
 pub use metadata::{
     CPU_TIME, Clock, CpuLoss, IdleIncludes, LEAST_LENGTHS, LEAST_LENGTHS_NOTE, Losses, Metadata, POLL_STEP,
-    SettingValue, SettingsChange, Source, TimeRecorded, kernel_on,
+    REALTIME_OFFSET, SettingValue, SettingsChange, Source, TimeRecorded, kernel_on,
 };
 pub use newfile::{NewFile, NewFileError};
 pub use open::{FOREIGN, MOST_IDLERS, OpenError};

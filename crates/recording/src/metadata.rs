@@ -59,6 +59,10 @@ pub struct Metadata<O = Layer> {
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
+/// Key of [`Metadata::other`]: by how much CLOCK_REALTIME was ahead of CLOCK_MONOTONIC \[ns\] when the recording was made. Both
+/// run at the same rate; only setting the clock changes it.
+pub const REALTIME_OFFSET: &str = "realtime_less_monotonic_ns";
+
 /// Key of [`Metadata::other`]: `true` where idle times are only lower bounds.
 pub const LEAST_LENGTHS: &str = "lengths_are_least";
 
@@ -90,6 +94,12 @@ impl<O> Metadata<O> {
         let (busy, steal) = (busy?, steal?);
         let wanted = busy.saturating_add(steal);
         (wanted > 0).then(|| steal as f64 / wanted as f64)
+    }
+
+    /// By how much the time of day is ahead of the recording's clock \[ns\]; `None`: the recording does not say it.
+    pub fn realtime_offset_ns(&self) -> Option<i64> {
+        let offset = self.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_i64)?;
+        (self.clock == Clock::Monotonic).then_some(offset)
     }
 
     /// Whether the idle times are lower bounds that follow from decisions, since the text they come from had no times.

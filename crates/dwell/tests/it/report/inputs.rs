@@ -2,8 +2,7 @@
 
 use dwell_policy::host::{HaltPoll, Params, Revision};
 use dwell_policy::{Layer, Nanos, Outcome, Policy};
-use dwell_recording::{Clock, Episode, Metadata, Writer};
-use dwell_trace::import::qemu::REALTIME_OFFSET;
+use dwell_recording::{Clock, Episode, Metadata, REALTIME_OFFSET, Writer};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

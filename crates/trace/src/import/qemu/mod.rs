@@ -35,7 +35,7 @@ mod line;
 mod sleeps;
 
 pub use crate::aio::DecisionCounts;
-pub use sleeps::{REALTIME_OFFSET, Sleeps};
+pub use sleeps::Sleeps;
 
 use super::{EventSpan, ImportSummary, Input, InputError, Place, excerpt};
 use crate::aio::Contexts;

@@ -12,10 +12,6 @@ use dwell_recording::Reader;
 use dwell_recording::WakeCause;
 use std::collections::BTreeMap;
 
-/// Under this key a recording keeps by how much CLOCK_REALTIME was ahead of CLOCK_MONOTONIC \[ns\] when it
-/// was made. Both run at the same rate; only setting the clock changes it.
-pub const REALTIME_OFFSET: &str = "realtime_less_monotonic_ns";
-
 /// One system call that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sleep {
@@ -60,7 +56,7 @@ impl Sleeps {
         if metadata.layer != Layer::Iothread {
             return Err(QemuError::NotOfThreads { name: name.to_owned(), layer: metadata.layer.name() });
         }
-        let offset_ns = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_u64);
+        let offset_ns = metadata.realtime_offset_ns().and_then(|ns| u64::try_from(ns).ok());
         let offset_ns = offset_ns.ok_or_else(|| QemuError::NoOffset { name: name.to_owned() })?;
         let idlers = &reader.contents().idlers;
         let parsed: Vec<Option<(i32, i32, &str)>> = idlers.iter().map(|idler| ids(&idler.name)).collect();

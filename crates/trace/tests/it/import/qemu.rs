@@ -2,9 +2,10 @@ use super::{Imported, import};
 use dwell_policy::iothread::{Aio, Event, Handler, Kind, Params, Revision};
 use dwell_policy::version::Version;
 use dwell_recording::{
-    Clock, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, TimeRecorded, WakeCause, Writer,
+    Clock, Episode, IdleIncludes, Layer, Metadata, Packing, REALTIME_OFFSET, Reader, TimeRecorded, WakeCause,
+    Writer,
 };
-use dwell_trace::import::qemu::{self, LEAST_LENGTHS, QemuOptions, REALTIME_OFFSET, Sleeps};
+use dwell_trace::import::qemu::{self, LEAST_LENGTHS, QemuOptions, Sleeps};
 use proptest::prelude::*;
 
 fn qemu_with(options: QemuOptions, text: impl AsRef<[u8]>) -> Result<Imported, String> {
