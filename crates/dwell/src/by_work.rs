@@ -76,8 +76,19 @@ impl Basis {
     }
 
     fn sources(&self, plural: &str) -> String {
-        let Estimates { after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden } =
-            self.constants;
+        let Estimates {
+            after_poll,
+            after_halt,
+            external_poll,
+            external_halt,
+            ipi,
+            longer_segment,
+            hidden,
+            ..
+        } = self.constants;
+        let after_host_poll = self.constants.after_host_poll;
+        let of_host = (after_host_poll != Default::default())
+            .then_some(("any wakeup through which the host polled", after_host_poll));
         let named = [
             ("wakeup by a task after a poll", after_poll),
             ("after a halt", after_halt),
@@ -87,7 +98,7 @@ impl Basis {
             ("longer segment after a halt", longer_segment),
             ("part of a halt that hides an interrupt", hidden),
         ];
-        let words = named.map(|(name, of)| {
+        let words = named.into_iter().chain(of_host).map(|(name, of)| {
             let source = match of.seen {
                 0 if of.calibrated => "given or calibrated".to_owned(),
                 0 => "assumed".to_owned(),
@@ -106,7 +117,10 @@ impl Basis {
         } else {
             ""
         };
-        format!("Constants: {}. The scheduler's choice of CPUs is taken to stay.{narrower}", words.join("; "))
+        format!(
+            "Constants: {}. The scheduler's choice of CPUs is taken to stay.{narrower}",
+            words.collect::<Vec<_>>().join("; ")
+        )
     }
 }
 

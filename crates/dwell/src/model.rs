@@ -115,6 +115,8 @@ pub(crate) struct Model {
     version_asked: bool,
     /// The setting that a QEMU has now.
     in_force: Option<Setting>,
+    /// The release of the host below the guest, where it is another.
+    below: Option<Version>,
     /// Whether what was recorded has the parameters of the rule: not threads that are not QEMU's, as far as their names show.
     has_parameters: bool,
     /// Whether it is known to have waited without polls: threads without parameters, of which every wait was seen.
@@ -190,6 +192,7 @@ impl Model {
             given_and_measured: (args.wakeup_latency, latency.map(|(latency, _)| latency)),
             waker: of(HaltCosts::halt_waker).map(|(waker, _)| waker),
             in_force: None,
+            below: None,
             has_parameters,
             never_polls: !has_parameters && reader.cause_shares()?.is_some(),
         })
@@ -228,6 +231,16 @@ impl Model {
         Model { version: setting.version(), version_asked: true, in_force: Some(setting), ..self }
     }
 
+    /// The same of a guest above a host with this release.
+    pub(crate) fn above(self, below: Option<Version>) -> Model {
+        Model { below, ..self }
+    }
+
+    /// The release whose rule a layer follows.
+    fn version_of(&self, layer: Layer) -> Version {
+        self.below.filter(|_| layer == Layer::Host).unwrap_or(self.version)
+    }
+
     /// Whether what was recorded has the parameters of the rule.
     pub(crate) fn has_parameters(&self) -> bool {
         self.in_force.is_some() || self.has_parameters
@@ -239,7 +252,7 @@ impl Model {
         let (given, measured) = self.given_and_measured;
         let latency = given.or(measured).unwrap_or_default();
         let default = |&layer: &Layer| {
-            let mut default = Setting::defaults(layer, self.version);
+            let mut default = Setting::defaults(layer, self.version_of(layer));
             if layer == Layer::Driver {
                 for (name, time) in [("halt_cost_ns", self.halt_cost), ("wake_latency_ns", latency)] {
                     // What is out of its range stays as it is.
@@ -262,7 +275,7 @@ impl Model {
         }
         let mut told = false;
         let settings = self.defaults().into_iter().map(|default| {
-            let recorded = setting_of(default.layer(), self.version, &metadata.settings);
+            let recorded = setting_of(default.layer(), default.version(), &metadata.settings);
             told |= recorded.is_some();
             recorded.unwrap_or(default)
         });

@@ -10,14 +10,17 @@
 //! last.
 
 use dwell_recording::accounting::{self, Outcome};
-use dwell_recording::{Chunk, Columns, ReadError, Reader};
+use dwell_recording::{Chunk, Columns, ReadError, Reader, Segments};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// From the begin of a halt to its end \[ns, the clock of its recording\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Halt {
     pub start_ns: i64,
     pub end_ns: i64,
+    /// Whether the host polled until its end; of a guest's always false.
+    pub polled: bool,
 }
 
 impl Halt {
@@ -61,22 +64,18 @@ const MOST: usize = 1 << 20;
 /// vCPUs of the host that may be those of the guest's busiest CPU, busiest first.
 const CANDIDATES: usize = 16;
 
-/// Shifts the clock of `guest` to that of `host`; `None` where their halts do not determine by how much. The
-/// time of day says that it is `by_time_of_day_ns`.
+/// Shifts the clock of `guest` to that of `host`; `None` where their halts do not determine by how much, or the time of day of
+/// one of them is not known.
 ///
 /// # Errors
 /// [`ReadError`].
-pub fn align(guest: &Reader, host: &Reader, by_time_of_day_ns: i64) -> Result<Option<Alignment>, ReadError> {
-    let busiest = |reader: &Reader| {
-        let idlers = &reader.contents().idlers;
-        let mut order: Vec<usize> = (0..idlers.len()).collect();
-        order.sort_by_key(|&idler| std::cmp::Reverse(idlers[idler].episodes));
-        order
-    };
+pub fn align(guest: &Reader, host: &Reader) -> Result<Option<Alignment>, ReadError> {
+    let offsets = [guest, host].map(|reader| reader.metadata().realtime_offset_ns());
+    let [Some(of_guest), Some(of_host)] = offsets else { return Ok(None) };
+    let Some(by_time_of_day_ns) = of_guest.checked_sub(of_host) else { return Ok(None) };
     let Some(&cpu) = busiest(guest).first() else { return Ok(None) };
     let halts = halts(guest, &[cpu], true)?.remove(0);
-    let mut vcpus = busiest(host);
-    vcpus.truncate(CANDIDATES);
+    let vcpus = busiest(host);
     let found = vcpus.iter().zip(self::halts(host, &vcpus, false)?).filter_map(|(&vcpu, episodes)| {
         let best = shift(&halts, &episodes, by_time_of_day_ns)?;
         Some(Alignment {
@@ -92,6 +91,87 @@ pub fn align(guest: &Reader, host: &Reader, by_time_of_day_ns: i64) -> Result<Op
     // Nine of ten, as some begin or end while the guest does not see it; of several vCPUs the one that fits best.
     let fits = |found: &Alignment| found.within >= 10 && 10 * found.within >= 9 * found.host_episodes;
     Ok(found.filter(fits).max_by_key(|found| found.within))
+}
+
+/// The idlers with the most episodes, busiest first.
+fn busiest(reader: &Reader) -> Vec<usize> {
+    let idlers = &reader.contents().idlers;
+    let mut order: Vec<usize> = (0..idlers.len()).collect();
+    order.sort_by_key(|&idler| std::cmp::Reverse(idlers[idler].episodes));
+    order.truncate(CANDIDATES);
+    order
+}
+
+/// What a host has recorded of its guest's halts.
+#[derive(Clone, Debug)]
+pub struct HostPolls {
+    /// How the two were put beside each other; `None` where the guest has hardly halted.
+    pub alignment: Option<Alignment>,
+    /// For each segment of the guest whether the host polled through the halt before it; `None` where it has seen none.
+    pub by_segment: Vec<Option<bool>>,
+    /// Whether the host polls: through one of these halts or, where they are not known, for any of its busiest vCPUs.
+    pub polls: bool,
+}
+
+/// Where a larger share of a guest's segments begins after a halt, the host's part in these must be known.
+const FEW_HALTS: f64 = 0.05;
+
+/// Which of its guest's halts a host polled through, by the episodes of a vCPU that lie within the idle times of a CPU. `None`
+/// where the guest's halts do not determine which are which.
+///
+/// # Errors
+/// [`ReadError`].
+pub fn host_polls(
+    guest: &Reader,
+    segments: &Segments,
+    host: &Reader,
+) -> Result<Option<HostPolls>, ReadError> {
+    let halts = segments.rows.iter().filter(|row| row.halted == Some(true)).count() as f64;
+    let vcpus = self::halts(host, &busiest(host), false)?;
+    Ok(match align(guest, host)? {
+        Some(alignment) => {
+            let by_segment = polled_through(segments, &vcpus, &alignment);
+            let polls = by_segment.contains(&Some(true));
+            Some(HostPolls { alignment: Some(alignment), by_segment, polls })
+        }
+        None if halts <= FEW_HALTS * segments.rows.len() as f64 => {
+            let polls = vcpus.iter().flatten().any(|episode| episode.polled);
+            Some(HostPolls { alignment: None, by_segment: vec![None; segments.rows.len()], polls })
+        }
+        None => None,
+    })
+}
+
+/// For each segment what the vCPU did whose episodes are those of the segment's CPU.
+fn polled_through(segments: &Segments, vcpus: &[Vec<Halt>], alignment: &Alignment) -> Vec<Option<bool>> {
+    // By CPU, the idle times by the host's clock, and the segments after them.
+    let mut idle: BTreeMap<u32, (Vec<Halt>, Vec<usize>)> = BTreeMap::new();
+    let mut ended = BTreeMap::new();
+    for (place, row) in segments.rows.iter().enumerate() {
+        let times = ended.insert(row.cpu, row.end_ns()).map(|ended_ns| [ended_ns, row.start_ns]);
+        let Some([Ok(start_ns), Ok(end_ns)]) = times.map(|times| times.map(i64::try_from)) else { continue };
+        if start_ns < end_ns {
+            let [start_ns, end_ns] = [start_ns, end_ns].map(|ns| ns.saturating_add(alignment.shift_ns()));
+            let (halts, places) = idle.entry(row.cpu).or_default();
+            halts.push(Halt { start_ns, end_ns, polled: false });
+            places.push(place);
+        }
+    }
+    let mut by_host = vec![None; segments.rows.len()];
+    for (idle, places) in idle.values() {
+        let seen = vcpus.iter().map(|episodes| -> Vec<(usize, bool)> {
+            let within = |episode: &Halt| {
+                let at = idle.partition_point(|halt| halt.end_ns < episode.end_ns);
+                let halt = idle.get(at).filter(|halt| halt.start_ns <= episode.start_ns)?;
+                (halt.end_ns >= episode.end_ns).then_some((places[at], episode.polled))
+            };
+            episodes.iter().filter_map(within).collect()
+        });
+        for (place, polled) in seen.max_by_key(Vec::len).into_iter().flatten() {
+            by_host[place] = Some(polled);
+        }
+    }
+    by_host
 }
 
 /// For each of these idlers when it halted, or, not `only_halts`, when it idled.
@@ -114,7 +194,8 @@ fn halts(reader: &Reader, idlers: &[usize], only_halts: bool) -> Result<Vec<Vec<
                 continue;
             };
             if wanted && start_ns < end_ns && halts[place].len() < MOST {
-                halts[place].push(Halt { start_ns, end_ns });
+                let polled = !only_halts && outcome.halted == Some(false);
+                halts[place].push(Halt { start_ns, end_ns, polled });
             }
         }
     }
@@ -200,7 +281,7 @@ mod tests {
             now += 1 + i64::from(busy);
             let start_ns = now;
             now += i64::from(length);
-            Halt { start_ns, end_ns: now }
+            Halt { start_ns, end_ns: now, polled: false }
         };
         of.iter().map(&mut next).collect()
     }
@@ -241,6 +322,7 @@ mod tests {
             let later = |halt: &Halt| Halt {
                 start_ns: halt.start_ns + ahead + 300 + halt.length() % 7,
                 end_ns: halt.end_ns + ahead - 400 - halt.length() % 11,
+                polled: false,
             };
             guest[500..1_500].iter().map(later).collect()
         };

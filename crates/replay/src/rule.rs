@@ -283,6 +283,7 @@ impl Player {
     pub(crate) fn polls(&mut self) -> bool {
         match &mut self.state {
             State::One(Any::Haltpoll(policy)) => policy.window() > Nanos::ZERO,
+            State::Stacked { guest, .. } => guest.window() > Nanos::ZERO,
             _ => true,
         }
     }

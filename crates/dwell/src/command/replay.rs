@@ -1,5 +1,7 @@
 //! `dwell replay`
 
+mod host;
+
 use crate::by_work::{self, Basis};
 use crate::check;
 use crate::failure::Outcome;
@@ -8,6 +10,7 @@ use crate::output::{self, FormatArg};
 use crate::progress;
 use crate::settings;
 use anyhow::{Context, ensure};
+use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
@@ -15,6 +18,7 @@ use dwell_replay::causal::{self, Predictor, RowByWork};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::{Counts, Replayed, Row, Rule, Source};
 use dwell_report::{Column, Table, duration, priced};
+use host::{Host, Seen};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -54,6 +58,12 @@ pub(crate) struct Args {
     /// off.
     #[arg(long)]
     host_polls_too: bool,
+    /// With --layer guest+host: the host's recording of the same time
+    ///
+    /// By `dwell record host`, while `dwell record guest` ran in the guest; each of the guest's halts is found in it. The
+    /// table by work is then of both layers: without --set, of the guest polling, the host, both and neither.
+    #[arg(long, value_name = "FILE")]
+    host: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -86,6 +96,9 @@ struct Costs {
 struct ReplayedByWork {
     #[serde(flatten)]
     basis: Basis,
+    /// What the host's recording has of the guest's halts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Seen>,
     settings: Vec<RowByWork>,
 }
 
@@ -98,16 +111,43 @@ impl ReplayedByWork {
         let predictor = Predictor::of_all(&segments, &Rule::Layer(present), model.calibrated())?;
         let Some(predictor) = predictor else { return Ok(None) };
         let never = causal::with_maximum(present, 0);
-        let mut settings = vec![("in force", present)];
-        for more in [("never", never)].into_iter().chain(asked.iter().flatten().map(|setting| ("", *setting)))
-        {
-            if settings.iter().all(|(_, other)| *other != more.1) {
-                settings.push(more);
-            }
-        }
-        let settings = causal::rows(&predictor, &settings, model.halt_cost)?;
-        Ok(Some(ReplayedByWork { basis: Basis::of(&segments, &predictor, present.layer()), settings }))
+        let rules = [("in force", present), ("never", never)].into_iter();
+        let rules = rules.chain(asked.iter().flatten().map(|setting| ("", *setting)));
+        let rules = distinct(rules.map(|(role, setting)| (role, Rule::Layer(setting))));
+        let settings = causal::rows(&predictor, &rules, model.halt_cost)?;
+        let basis = Basis::of(&segments, &predictor, present.layer());
+        Ok(Some(ReplayedByWork { basis, host: None, settings }))
     }
+
+    /// Of a guest and its host that were recorded together; `asked` are the rules of --set.
+    fn above(host: &Host, reader: &Reader, model: &Model, asked: &[Rule]) -> anyhow::Result<ReplayedByWork> {
+        let no_causes = "--host needs what woke the guest's tasks: a recording by `dwell record guest`, not --without-causes";
+        let segments = by_work::segments(reader, Layer::Guest)?.context(no_causes)?;
+        let (present, _) = model.present(reader.metadata());
+        let seen = host.seen(reader, &segments)?;
+        let under = host.below(present[0], &seen);
+        let predictor = Predictor::of_guest_above_host(&segments, &under, &seen.by_host, model.calibrated())?;
+        let predictor = predictor.context("the guest's recording has too little work in it to replay")?;
+        let mut rules = host.who_polls(present[0], &seen);
+        if !asked.is_empty() {
+            rules.truncate(2);
+            rules.extend(asked.iter().map(|rule| ("", *rule)));
+        }
+        let settings = causal::rows(&predictor, &distinct(rules), model.halt_cost)?;
+        let basis = Basis::of(&segments, &predictor, Layer::Guest);
+        Ok(ReplayedByWork { basis, host: Some(seen), settings })
+    }
+}
+
+/// Without those that come again.
+fn distinct(rules: impl IntoIterator<Item = (&'static str, Rule)>) -> Vec<(&'static str, Rule)> {
+    let mut all: Vec<(&'static str, Rule)> = vec![];
+    for (role, rule) in rules {
+        if all.iter().all(|(_, other)| *other != rule) {
+            all.push((role, rule));
+        }
+    }
+    all
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
@@ -115,10 +155,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let metadata = reader.metadata().clone();
     model::refuse_least_lengths(&metadata, "replay").with_context(|| args.file.display().to_string())?;
     let model = Model::of(&args.model, &reader)?;
-    ensure!(
-        !args.host_polls_too || model.whose == Whose::Stacked,
-        "--host-polls-too needs --layer guest+host"
-    );
+    for (given, option) in [(args.host_polls_too, "--host-polls-too"), (args.host.is_some(), "--host")] {
+        ensure!(!given || model.whose == Whose::Stacked, "{option} needs --layer guest+host");
+    }
+    let host = args.host.as_deref().map(|path| Host::open(path, args.model.versions.kernel)).transpose()?;
+    let model = model.above(host.as_ref().map(|host| host.version));
     let mut notes = model.notes(&metadata);
     let asked = if args.set.is_empty() {
         let (present, recorded) = model.present(&metadata);
@@ -132,9 +173,16 @@ pub(crate) fn run(args: Args) -> Outcome {
     } else {
         settings::groups("--set", &args.set, &model.defaults())?
     };
-    let work = ReplayedByWork::of(&reader, &model, &asked)?;
+    let of_settings: Vec<Rule> = asked.iter().map(|settings| rule(settings, args.host_polls_too)).collect();
+    let work = match &host {
+        Some(host) => {
+            let given = if args.set.is_empty() { &[][..] } else { &of_settings };
+            Some(ReplayedByWork::above(host, &reader, &model, given)?)
+        }
+        None => ReplayedByWork::of(&reader, &model, &asked)?,
+    };
     let mut rules = vec![Rule::NEVER, Rule::ALWAYS];
-    rules.extend(asked.iter().map(|settings| rule(settings, args.host_polls_too)));
+    rules.extend(of_settings);
     rules.extend(&args.policy);
 
     let (source, self_check) = check::check(model.source(reader))?;
@@ -206,10 +254,10 @@ fn words(costs: &Costs, stacked: bool) -> String {
         model::rule_of(costs.layer, &costs.version),
     );
     let halt_cost = model::halt_cost_words(costs.halt_cost_ns, costs.halt_cost_origin);
-    let work = costs
-        .work
-        .as_ref()
-        .map_or_else(String::new, |work| work.basis.words("Figures are of all of it.", "", &work.settings));
+    let work = costs.work.as_ref().map_or_else(String::new, |work| {
+        let seen = work.host.as_ref().map_or_else(String::new, Seen::words);
+        work.basis.words(&format!("Figures are of all of it.{seen}"), "", &work.settings)
+    });
     format!(
         "{}{}optimum, a lower bound for any policy: {}\n\n{}\n{work}{}",
         output::wrapped(&head),

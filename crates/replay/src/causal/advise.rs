@@ -72,14 +72,8 @@ pub struct RowByWork {
 }
 
 impl RowByWork {
-    fn of(
-        judged: &Judged,
-        number: usize,
-        role: &'static str,
-        setting: &Setting,
-        halt_cost: Nanos,
-    ) -> RowByWork {
-        RowByWork { role, setting: Values::from(setting), work: judged.work(number, halt_cost) }
+    fn of(judged: &Judged, number: usize, role: &'static str, rule: &Rule, halt_cost: Nanos) -> RowByWork {
+        RowByWork { role, setting: Values::from(rule), work: judged.work(number, halt_cost) }
     }
 }
 
@@ -104,7 +98,8 @@ impl AdviceByWork {
         let values = Values::from(&setting);
         let row = self.settings.iter().position(|row| row.setting == values).unwrap_or(self.settings.len());
         if row == self.settings.len() {
-            let both = rows(predictor, &[("", present), ("by idle times", setting)], halt_cost)?;
+            let both = [("", Rule::Layer(present)), ("by idle times", Rule::Layer(setting))];
+            let both = rows(predictor, &both, halt_cost)?;
             self.settings.extend(both.into_iter().skip(1));
         }
         Ok(&self.settings[row])
@@ -116,21 +111,20 @@ impl AdviceByWork {
     }
 }
 
-/// Settings with their roles, in what is for judging; the first is the one that was in force.
+/// Rules with their roles, in what is for judging; the first is the one that was in force.
 ///
 /// # Errors
 /// [`RuleError`] for a setting that cannot be replayed.
 pub fn rows(
     predictor: &Predictor,
-    settings: &[(&'static str, Setting)],
+    rules: &[(&'static str, Rule)],
     halt_cost: Nanos,
 ) -> Result<Vec<RowByWork>, RuleError> {
-    let rules: Vec<Rule> = settings.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
-    let judged = predictor.judge(&rules)?;
-    let row = |(number, (role, setting)): (usize, &(&'static str, Setting))| {
-        RowByWork::of(&judged, number, role, setting, halt_cost)
+    let judged = predictor.judge(&rules.iter().map(|(_, rule)| *rule).collect::<Vec<_>>())?;
+    let row = |(number, (role, rule)): (usize, &(&'static str, Rule))| {
+        RowByWork::of(&judged, number, role, rule, halt_cost)
     };
-    Ok(settings.iter().enumerate().map(row).collect())
+    Ok(rules.iter().enumerate().map(row).collect())
 }
 
 /// Searches, judges and advises.
@@ -178,7 +172,7 @@ pub fn advise(task: &Task<'_>) -> Result<AdviceByWork, RuleError> {
             _ if *setting == never => "never",
             _ => "",
         };
-        RowByWork::of(&judged, number, role, setting, task.halt_cost)
+        RowByWork::of(&judged, number, role, &rules[number], task.halt_cost)
     });
     Ok(AdviceByWork {
         verdict,

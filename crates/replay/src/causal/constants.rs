@@ -5,7 +5,7 @@ use serde::Serialize;
 /// What a poll, a halt and their wakeups cost \[ns\]: numbers to replay with, or what is known of them
 /// ([`Estimates`](super::Estimates)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Constants<T = u64> {
+pub struct Constants<T: Default + PartialEq = u64> {
     /// From the wakeup by another task to running, of a CPU that polls.
     pub after_poll: T,
     /// From the wakeup by another task to running, of a CPU that halted.
@@ -21,21 +21,40 @@ pub struct Constants<T = u64> {
     pub longer_segment: T,
     /// What of a halt hides an interrupt: the task is woken only so long after the interrupt was raised.
     pub hidden: T,
+    /// From any wakeup to running, of a guest's CPU that halted and for which its host polled until then. Nothing where no host
+    /// was recorded.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub after_host_poll: T,
 }
 
-impl<T: Copy> Constants<T> {
+fn is_nothing<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl<T: Copy + Default + PartialEq> Constants<T> {
     /// In the order of the fields.
-    pub(super) const fn all(&self) -> [T; 7] {
-        let Constants { after_poll, after_halt, external_poll, external_halt, .. } = *self;
-        [after_poll, after_halt, external_poll, external_halt, self.ipi, self.longer_segment, self.hidden]
+    pub(super) const fn all(&self) -> [T; 8] {
+        let Constants { after_poll, after_halt, external_poll, external_halt, ipi, .. } = *self;
+        let Constants { longer_segment, hidden, after_host_poll, .. } = *self;
+        [after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden, after_host_poll]
     }
 }
 
-impl<T> From<[T; 7]> for Constants<T> {
+impl<T: Default + PartialEq> From<[T; 8]> for Constants<T> {
     /// In the order of the fields.
-    fn from(all: [T; 7]) -> Constants<T> {
-        let [after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden] = all;
-        Constants { after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden }
+    fn from(all: [T; 8]) -> Constants<T> {
+        let [after_poll, after_halt, external_poll, external_halt, ipi, rest @ ..] = all;
+        let [longer_segment, hidden, after_host_poll] = rest;
+        Constants {
+            after_poll,
+            after_halt,
+            external_poll,
+            external_halt,
+            ipi,
+            longer_segment,
+            hidden,
+            after_host_poll,
+        }
     }
 }
 
@@ -49,6 +68,7 @@ impl Constants {
         ipi: 7_000,
         longer_segment: 4_000,
         hidden: 3_000,
+        after_host_poll: 0,
     };
 
     /// From the event that ends a halt to running \[ns\].

@@ -1,7 +1,7 @@
 //! What a recording shows of the constants, with intervals, and what is assumed of the rest.
 
 use super::idling::{Halts, Idling};
-use super::{Constants, External, Program};
+use super::{Constants, External, Idled, Program};
 use crate::calibration::HaltCosts;
 use crate::rule::{Rule, RuleError};
 use dwell_policy::{Layer, Nanos};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub(super) const FEWEST: usize = 20;
 
 /// A constant with its interval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Estimate {
     /// \[ns\].
     pub ns: u64,
@@ -109,7 +109,16 @@ const ASSUMED: Estimates = Estimates {
     ipi: Estimate::assumed(5_000, 0, 20_000),
     longer_segment: Estimate::assumed(1_000, 0, 5_000),
     hidden: Estimate::assumed(3_000, 0, 6_000),
+    after_host_poll: Estimate::assumed(0, 0, 0),
 };
+
+/// The same of a wakeup through which the host polled, as a part of the latency of a halt: 0.29 and 0.30 where two vCPUs were
+/// recorded that their host polled for (`dwell-lab pingpong --predict --layers`, 28 November 2026), with an interval as wide as
+/// that of a halt.
+const fn of_host_poll(after_halt: Estimate) -> Estimate {
+    let ns = after_halt.ns / 10 * 3;
+    Estimate::assumed(ns, ns / 2, ns * 2)
+}
 
 /// The same of vCPUs, as their host sees them: what those of the lab had on the same machine under 200 us, which shows both
 /// polls and halts (`dwell-lab pingpong --predict --format json`, 27 November 2026).
@@ -171,6 +180,11 @@ impl Estimates {
             if place.is_some_and(|place| place > 0) { after_halt.between_runs() } else { after_halt };
         let is_of_one = recordings.len() == 1;
         let pooled = |of: Estimate| if is_of_one { of } else { of.between_runs() };
+        let host_polls = [&each[0].late.host_polls[..], &each[0].external.host_polls].concat();
+        let after_host_poll = match present {
+            Rule::Stacked { .. } => Estimate::of(host_polls).unwrap_or(of_host_poll(after_halt)),
+            _ => assumed_of.after_host_poll,
+        };
         // What runs long has more to lose: of one in Python it was 32 us, of fio 6.
         let half_ns = Estimate::of(each.swap_remove(0).runs).map_or(0, |of| of.ns / 2);
         let longer_segment =
@@ -187,6 +201,7 @@ impl Estimates {
             ipi: of_halts(after_waking).map_or(ipi, pooled),
             longer_segment: of_halts(until_waking).map_or(longer_segment, pooled),
             hidden: assumed_of.hidden,
+            after_host_poll,
         };
         (estimates, idling)
     }
@@ -201,13 +216,16 @@ struct Late {
     polls: Vec<u64>,
     /// Of halts, and of those after a poll.
     halts: [Vec<u64>; 2],
+    /// Of halts through which the host polled.
+    host_polls: Vec<u64>,
 }
 
 impl Late {
-    fn add(&mut self, halted: bool, way: Option<Way>, ns: u64) {
-        match halted {
-            true => self.halts[usize::from(way == Some(Way::PolledAndHalted))].push(ns),
-            false => self.polls.push(ns),
+    fn add(&mut self, idled: Idled, way: Option<Way>, ns: u64) {
+        match idled {
+            Idled::Polled => self.polls.push(ns),
+            Idled::HostPolled => self.host_polls.push(ns),
+            Idled::Halted => self.halts[usize::from(way == Some(Way::PolledAndHalted))].push(ns),
         }
     }
 
@@ -241,6 +259,12 @@ impl Seen {
     ) -> Seen {
         let mut seen = Seen::default();
         let name = |task: u32| segments.tasks.get(task as usize).map_or("", |name| &**name);
+        // What follows a poll of the host is as after neither.
+        let add = |lengths: &mut Lengths<'a>, task: &'a str, idled: Idled, ns: u64| {
+            if idled != Idled::HostPolled {
+                lengths.entry((task, idled == Idled::Halted)).or_default().push(ns);
+            }
+        };
         let mut woken_by_it = vec![0u32; segments.rows.len()];
         for row in &segments.rows {
             if let Cause::Task { waker, .. } = row.cause {
@@ -248,14 +272,14 @@ impl Seen {
             }
         }
         for (place, row) in segments.rows.iter().enumerate() {
-            let Some(halted) = before.idled(place) else { continue };
+            let Some(idled) = before.idled(place) else { continue };
             seen.runs.push(row.run_ns);
             let way = row.idle.map(|path| path.way);
             if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
                 if woken_by_it[place] == 0 {
-                    until_waking.entry((name(row.task), halted)).or_default().push(row.run_ns);
+                    add(until_waking, name(row.task), idled, row.run_ns);
                 }
-                seen.external.add(halted, way, row.start_ns.saturating_sub(woken_ns));
+                seen.external.add(idled, way, row.start_ns.saturating_sub(woken_ns));
             }
             let Cause::Task { waker, offset_ns } = row.cause else { continue };
             let by = segments.rows[waker as usize];
@@ -263,12 +287,13 @@ impl Seen {
                 continue;
             }
             let woken_ns = by.start_ns.saturating_add(offset_ns);
-            seen.late.add(halted, way, row.start_ns.saturating_sub(woken_ns));
+            seen.late.add(idled, way, row.start_ns.saturating_sub(woken_ns));
             if woken_by_it[waker as usize] == 1 && offset_ns <= by.run_ns {
                 let after_ns = by.run_ns.saturating_sub(offset_ns);
-                after_waking.entry((name(by.task), halted)).or_default().push(after_ns);
-                if let Some(halted) = before.idled(waker as usize) {
-                    until_waking.entry((name(by.task), halted)).or_default().push(offset_ns);
+                let interrupt = if idled.needs_interrupt() { Idled::Halted } else { Idled::Polled };
+                add(after_waking, name(by.task), interrupt, after_ns);
+                if let Some(idled) = before.idled(waker as usize) {
+                    add(until_waking, name(by.task), idled, offset_ns);
                 }
             }
         }
@@ -299,32 +324,36 @@ fn of_halts(lengths: Lengths<'_>) -> Option<Estimate> {
 
 /// What each segment's CPU did right before it, by the recording or else by the rule that was in force.
 pub(super) struct Before {
-    idled: Vec<Option<bool>>,
+    pub(super) idled: Vec<Option<Idled>>,
 }
 
 impl Before {
-    pub(super) fn of(segments: &Segments, present: &Rule) -> Result<Before, RuleError> {
+    /// `by_host` has of each halt whether the host polled through it, where that was recorded.
+    pub(super) fn of(
+        segments: &Segments,
+        present: &Rule,
+        by_host: &[Option<bool>],
+    ) -> Result<Before, RuleError> {
         let mut idled = Program::new(segments, External::Absolute).as_recorded(present)?.0;
         // By CPU, when the segment before ended.
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
-        for (idled, row) in idled.iter_mut().zip(&segments.rows) {
+        for (place, (idled, row)) in idled.iter_mut().zip(&segments.rows).enumerate() {
+            // Of a halt that the host has not been seen in, the rule says whether it polled.
+            let by_rule = (*idled == Some(Idled::HostPolled)).then_some(true);
+            let recorded = Idled::recorded(row.halted, by_host.get(place).copied().flatten().or(by_rule));
             let before = ended.insert(row.cpu, row.end_ns());
             if before == Some(row.start_ns) {
                 // Another task was switched out for it, whose own wakeup may not have been seen.
                 *idled = None;
-            } else if let (Some(halted), Some(recorded)) = (idled.as_mut(), row.halted) {
-                *halted = recorded;
+            } else if let (Some(idled), Some(recorded)) = (idled.as_mut(), recorded) {
+                *idled = recorded;
             }
         }
         Ok(Before { idled })
     }
 
-    /// `Some(true)`: halted; `Some(false)`: polled; `None`: did not idle.
-    fn idled(&self, segment: usize) -> Option<bool> {
+    /// `None`: did not idle.
+    fn idled(&self, segment: usize) -> Option<Idled> {
         self.idled.get(segment).copied().flatten()
-    }
-
-    pub(super) fn halted(&self) -> Vec<bool> {
-        self.idled.iter().map(|idled| *idled == Some(true)).collect()
     }
 }

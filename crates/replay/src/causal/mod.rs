@@ -90,7 +90,18 @@ pub enum Windows {
 impl Windows {
     /// Lets the windows of a layer's rule grow.
     fn prepare(self, player: &mut Player, rule: &Rule) {
-        let Rule::Layer(setting) = rule else { return };
+        // Of a guest above its host, the windows of the one that polls first.
+        let setting = match rule {
+            Rule::Layer(setting) => setting,
+            Rule::Stacked { guest, host, .. } => {
+                if maximum(guest) > 0 {
+                    guest
+                } else {
+                    host
+                }
+            }
+            Rule::Policy(..) => return,
+        };
         if self == Windows::Zero || setting.layer() == Layer::Driver {
             return;
         }
@@ -109,6 +120,43 @@ impl Windows {
 
 /// A window has its maximum after so many steps, at the latest; haltpoll's at least 15 sixteenths of it.
 const GROWS: u32 = 64;
+
+/// What a CPU did in an idle time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idled {
+    /// It polled until the wakeup.
+    Polled,
+    /// It halted, and its host polled for it until the wakeup.
+    HostPolled,
+    /// It halted, and its host, if it has one, ran something else.
+    Halted,
+}
+
+impl Idled {
+    /// Under a rule, of one idle time.
+    fn under(counts: &Counts) -> Idled {
+        match (counts.exits, counts.halts) {
+            (0, _) => Idled::Polled,
+            (_, 0) => Idled::HostPolled,
+            _ => Idled::Halted,
+        }
+    }
+
+    /// Whether its waker sends an interrupt.
+    fn needs_interrupt(self) -> bool {
+        self != Idled::Polled
+    }
+
+    /// As recorded: whether the CPU halted, and whether its host polled then.
+    fn recorded(halted: Option<bool>, by_host: Option<bool>) -> Option<Idled> {
+        match (halted, by_host) {
+            (Some(false), _) => Some(Idled::Polled),
+            (_, Some(true)) => Some(Idled::HostPolled),
+            (Some(true), _) | (_, Some(false)) => Some(Idled::Halted),
+            (None, None) => None,
+        }
+    }
+}
 
 /// How long after a wakeup a segment starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,27 +177,27 @@ impl Program {
         self.run(rule, windows, Latency::Modelled, Some(self.end_ns), |_, _, _| ())
     }
 
-    /// For each segment whether its CPU halts right before it under `rule`, all idle times being those recorded; `None`
+    /// What the CPU of each segment does right before it under `rule`, all idle times being those recorded; `None`
     /// where it does not idle. And what the rule does in them, as an open-loop replay has it.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
-    pub fn as_recorded(&self, rule: &Rule) -> Result<(Vec<Option<bool>>, Counts), RuleError> {
+    pub fn as_recorded(&self, rule: &Rule) -> Result<(Vec<Option<Idled>>, Counts), RuleError> {
         let mut idled = vec![None; self.rows.len()];
-        let outcome = self.run(rule, Windows::Zero, Latency::Recorded, None, |segment, _, halts| {
-            idled[segment as usize] = halts
+        let outcome = self.run(rule, Windows::Zero, Latency::Recorded, None, |segment, _, before| {
+            idled[segment as usize] = before
         })?;
         Ok((idled, outcome.counts))
     }
 
-    /// Calls `see` for each segment that starts with its time, and whether its CPU halted before, if it idled.
+    /// Calls `see` for each segment that starts with its time, and what its CPU did before, if it idled.
     fn run(
         &self,
         rule: &Rule,
         windows: Windows,
         latency: Latency,
         until_ns: Option<u64>,
-        see: impl FnMut(u32, u64, Option<bool>),
+        see: impl FnMut(u32, u64, Option<Idled>),
     ) -> Result<Outcome, RuleError> {
         let mut player = rule.start_late(1)?;
         player.set_poll_step(self.poll_step);
@@ -200,7 +248,7 @@ struct Run<'a, S> {
     leader_ended: bool,
 }
 
-impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
+impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
     fn new(program: &'a Program, player: &Player, latency: Latency, see: S) -> Self {
         let cpu = |_| Cpu {
             player: player.clone(),
@@ -284,7 +332,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             let late_ns = path.halt_ns.saturating_sub(path.exit_ns);
             let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns, u64::MAX);
             self.outcome.counts += counts;
-            idled = Some(counts.halts > 0);
+            idled = Some(Idled::under(&counts));
             cpu.halts += usize::from(counts.halts > 0);
             cpu.busy_since_ns = Some(at_ns);
         }
@@ -297,7 +345,8 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         }
         let late_ns = match (since_ns, idled) {
             (None, _) => 0,
-            (Some(_), Some(true)) => path.halt_ns,
+            (Some(_), Some(Idled::Halted)) => path.halt_ns,
+            (Some(_), Some(Idled::HostPolled)) => constants.after_host_poll,
             // The CPU has stopped the tick on its way to the halt, and restarts it.
             (Some(since_ns), None) if !polls => {
                 let way_ns = since_ns.saturating_sub(at_ns).saturating_add(path.exit_ns);
@@ -306,7 +355,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
             (Some(_), _) => constants.poll_ns(by_interrupt),
         };
         self.begin(segment, at_ns.saturating_add(late_ns), idled);
-        if idled == Some(true) && !by_interrupt { constants.ipi } else { 0 }
+        if idled.is_some_and(Idled::needs_interrupt) && !by_interrupt { constants.ipi } else { 0 }
     }
 
     /// In a replay with the recorded latencies: the segment starts, or waits for the one before it to end.
@@ -321,7 +370,7 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         }
     }
 
-    fn begin(&mut self, segment: u32, at_ns: u64, idled: Option<bool>) {
+    fn begin(&mut self, segment: u32, at_ns: u64, idled: Option<Idled>) {
         let row = &self.program.rows[segment as usize];
         if self.latency == Latency::Modelled {
             (self.see)(segment, at_ns, idled);
@@ -330,8 +379,8 @@ impl<'a, S: FnMut(u32, u64, Option<bool>)> Run<'a, S> {
         let cpu = &mut self.cpus[number as usize];
         cpu.running = Some(segment);
         cpu.begun_ns = at_ns;
-        cpu.origin_ns =
-            at_ns.saturating_add(if idled == Some(true) { self.program.constants.longer_segment } else { 0 });
+        let is_cold = idled == Some(Idled::Halted);
+        cpu.origin_ns = at_ns.saturating_add(if is_cold { self.program.constants.longer_segment } else { 0 });
         cpu.next_wakeup = row.wakeups.start;
         self.schedule(number);
     }

@@ -8,7 +8,7 @@
 
 use super::estimates::{Before, Calibrated, Estimates, FEWEST};
 use super::idling::Idling;
-use super::{Constants, External, Outcome, Program, Windows};
+use super::{Constants, External, Idled, Outcome, Program, Windows};
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
 use dwell_recording::Segments;
@@ -67,20 +67,20 @@ pub struct Work {
 /// A stretch of a recording.
 pub(super) struct Stretch {
     segments: Segments,
-    halted: Vec<bool>,
+    idled: Vec<Option<Idled>>,
     /// The work that was done in it, and in what time.
     recorded: Outcome,
 }
 
 impl Stretch {
-    fn of(segments: Segments, halted: &[bool]) -> Stretch {
+    fn of(segments: Segments, idled: &[Option<Idled>]) -> Stretch {
         let (work, span_ns) = Program::new(&segments, External::Absolute).recorded_work(&segments);
         let recorded = Outcome { work, span_ns, ..Outcome::default() };
-        Stretch { segments, halted: halted.to_vec(), recorded }
+        Stretch { segments, idled: idled.to_vec(), recorded }
     }
 
     fn part(&self, rows: std::ops::Range<usize>) -> Stretch {
-        Stretch::of(self.segments.part(rows.clone()), &self.halted[rows])
+        Stretch::of(self.segments.part(rows.clone()), &self.idled[rows])
     }
 }
 
@@ -159,7 +159,7 @@ impl Predictor {
         known: Calibrated,
         other: Option<&Other<'_>>,
     ) -> Result<Option<Predictor>, RuleError> {
-        Predictor::judging_from(segments.rows.len() / 2, segments, present, known, other)
+        Predictor::judging_from(segments.rows.len() / 2, segments, present, &[], known, other)
     }
 
     /// The same with all of it for judging, of settings that are not chosen by it.
@@ -171,27 +171,41 @@ impl Predictor {
         present: &Rule,
         known: Calibrated,
     ) -> Result<Option<Predictor>, RuleError> {
-        Predictor::judging_from(0, segments, present, known, None)
+        Predictor::judging_from(0, segments, present, &[], known, None)
+    }
+
+    /// The same of a guest and its host that were recorded together: `by_host` has for each segment whether the host polled
+    /// through the halt before it, where it saw one ([`host_polls`](crate::alignment::host_polls())).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_guest_above_host(
+        segments: &Segments,
+        present: &Rule,
+        by_host: &[Option<bool>],
+        known: Calibrated,
+    ) -> Result<Option<Predictor>, RuleError> {
+        Predictor::judging_from(0, segments, present, by_host, known, None)
     }
 
     fn judging_from(
         from: usize,
         segments: &Segments,
         present: &Rule,
+        by_host: &[Option<bool>],
         known: Calibrated,
         other: Option<&Other<'_>>,
     ) -> Result<Option<Predictor>, RuleError> {
-        let before = Before::of(segments, present)?;
-        let before_other = other.map(|other| Before::of(other.segments, &other.under)).transpose()?;
+        let before = Before::of(segments, present, by_host)?;
+        let before_other = other.map(|other| Before::of(other.segments, &other.under, &[])).transpose()?;
         let recordings: Vec<(&Segments, &Before)> = std::iter::once((segments, &before))
             .chain(other.map(|other| other.segments).zip(before_other.as_ref()))
             .collect();
         let (estimates, idling) = Estimates::of(&recordings, present, known);
-        let halted = before.halted();
         let (half, all) = (segments.rows.len() / 2, segments.rows.len());
         let stretch = |from: usize, to: usize| {
             let rows = from..to.min(from + MOST_SEGMENTS);
-            Stretch::of(segments.part(rows.clone()), &halted[rows])
+            Stretch::of(segments.part(rows.clone()), &before.idled[rows])
         };
         let (choosing, judging) = (stretch(0, half), stretch(from, all));
         if choosing.recorded.work.min(judging.recorded.work) < FEWEST as u64 {
@@ -271,8 +285,7 @@ impl Predictor {
     }
 
     fn program(&self, of: &Stretch, Variant { external, constants, .. }: Variant) -> Program {
-        Program::without(&of.segments, external, constants, &of.halted)
-            .with_idling(&of.segments, &self.idling)
+        Program::without(&of.segments, external, constants, &of.idled).with_idling(&of.segments, &self.idling)
     }
 
     /// What the rules do in a stretch.

@@ -1,9 +1,9 @@
 //! Segments as a program to replay: without what the recorded setting added to them.
 
 use super::idling::{Around, Idling};
-use super::{Constants, External};
+use super::{Constants, External, Idled};
 use dwell_policy::Nanos;
-use dwell_recording::{Cause, IdlePath, Segments};
+use dwell_recording::{Cause, IdlePath, Segments, Way};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -160,18 +160,21 @@ impl Program {
         Program { idling: Arc::clone(idling), around, ..self }
     }
 
-    /// The segments without what halts added to them: `halted` has for each whether its CPU halted right before it
-    /// ([`Program::as_recorded`]), where the segment itself does not have it.
+    /// The segments without what halts added to them: `idled` has for each what its CPU did right before it
+    /// ([`Program::as_recorded`]). Whether it halted is that of the segment itself, where it has it.
     pub fn without(
         segments: &Segments,
         external: External,
         constants: Constants,
-        halted: &[bool],
+        idled: &[Option<Idled>],
     ) -> Program {
         let rows = &segments.rows;
-        let halted: Vec<bool> = (0..rows.len())
-            .map(|row| rows[row].halted.unwrap_or(halted.get(row).copied().unwrap_or(false)))
-            .collect();
+        let before = |row: usize| {
+            let idled = idled.get(row).copied().flatten();
+            let by_host = (idled == Some(Idled::HostPolled)).then_some(true);
+            rows[row].halted.and_then(|halted| Idled::recorded(Some(halted), by_host)).or(idled)
+        };
+        let before: Vec<Option<Idled>> = (0..rows.len()).map(before).collect();
         let mut cpus = HashMap::new();
         let mut last: Vec<Option<u32>> = vec![None; segments.tasks.len()];
         let begin_ns = rows.iter().map(|row| row.start_ns).min().unwrap_or(0);
@@ -213,7 +216,7 @@ impl Program {
             External::ByTask => relative[task as usize],
         };
         let mut wakeups: Vec<(u32, Wakeup)> = vec![];
-        for (number, (row, &after_halt)) in (0u32..).zip(rows.iter().zip(&halted)) {
+        for (number, (row, &idled)) in (0u32..).zip(rows.iter().zip(&before)) {
             let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
             let cpu = *cpus.entry(row.cpu).or_insert(count);
             let before = last[row.task as usize].replace(number);
@@ -222,7 +225,7 @@ impl Program {
                 Some(before) => program.rows[before as usize].next = Some(number),
                 None => program.firsts.push(number),
             }
-            let hidden_ns = if after_halt { constants.hidden } else { 0 };
+            let hidden_ns = if idled == Some(Idled::Halted) { constants.hidden } else { 0 };
             let woken_ns = segments.woken_ns(row).map(|woken_ns| woken_ns.min(row.start_ns));
             // What another task woke before this one had gone to sleep never slept.
             let ready_ns = woken_ns.or(ended_ns.filter(|_| row.cause == Cause::Preempted));
@@ -250,7 +253,13 @@ impl Program {
                 leads: false,
                 run_ns: row.run_ns,
                 late_ns: row.start_ns.saturating_sub(ready_ns),
-                idle: row.idle,
+                // What ended a poll of the host says nothing of a halt.
+                idle: match row.idle {
+                    Some(path) if idled == Some(Idled::HostPolled) => {
+                        (path.way != Way::Halted).then_some(IdlePath { way: Way::Polled, ..path })
+                    }
+                    idle => idle,
+                },
                 wakeups: 0..0,
                 next: None,
                 arrival,
@@ -258,7 +267,7 @@ impl Program {
         }
         program.cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
         program.around = vec![Around::default(); cpus.len()];
-        program.take_off(wakeups, &halted, rows.iter().map(|row| row.cpu).collect());
+        program.take_off(wakeups, &before, rows.iter().map(|row| row.cpu).collect());
         program.leading = (0u32..).take(segments.tasks.len()).filter(|task| leads(*task as usize)).collect();
         for (row, segment) in program.rows.iter_mut().zip(rows) {
             row.leads = program.leading.binary_search(&segment.task).is_ok();
@@ -282,17 +291,19 @@ impl Program {
     }
 
     /// Takes off the segments what halts added: to the first one after a halt, and to the waker that ended it.
-    fn take_off(&mut self, mut wakeups: Vec<(u32, Wakeup)>, halted: &[bool], cpus: Vec<u32>) {
+    fn take_off(&mut self, mut wakeups: Vec<(u32, Wakeup)>, before: &[Option<Idled>], cpus: Vec<u32>) {
         wakeups.sort_by_key(|(waker, wakeup)| (*waker, wakeup.offset_ns, wakeup.woken));
         let mut all = wakeups.into_iter().peekable();
         for (number, row) in (0u32..).zip(&mut self.rows) {
-            let mut added_ns = if halted[number as usize] { self.constants.longer_segment } else { 0 };
+            let is_cold = before[number as usize] == Some(Idled::Halted);
+            let mut added_ns = if is_cold { self.constants.longer_segment } else { 0 };
             let begin = u32::try_from(self.wakeups.len()).unwrap_or(u32::MAX);
             while let Some((_, wakeup)) = all.next_if(|(waker, _)| *waker == number) {
                 let offset_ns = wakeup.offset_ns.saturating_sub(added_ns);
                 let later_ns = wakeup.offset_ns.saturating_sub(row.run_ns);
                 let is_other_cpu = cpus[wakeup.woken as usize] != cpus[number as usize];
-                let paid = halted[wakeup.woken as usize] && is_other_cpu && later_ns == 0;
+                let slept = before[wakeup.woken as usize].is_some_and(Idled::needs_interrupt);
+                let paid = slept && is_other_cpu && later_ns == 0;
                 added_ns = added_ns.saturating_add(if paid { self.constants.ipi } else { 0 });
                 self.wakeups.push(Wakeup { offset_ns, later_ns, ..wakeup });
             }

@@ -16,7 +16,19 @@ fn haltpoll(max_ns: i64) -> Rule {
     Rule::Layer(setting)
 }
 
-fn rules() -> [Rule; 7] {
+/// A guest above a host, of which both may poll.
+fn stacked(guest_ns: i64, host_ns: i64) -> Rule {
+    let of = |layer, ns| with_maximum(Setting::defaults(layer, Version::new(6, 18)), ns);
+    Rule::Stacked {
+        guest: of(Layer::Guest, guest_ns),
+        host: of(Layer::Host, host_ns),
+        poll_control: host_ns > 0,
+    }
+}
+
+const RULES: usize = 10;
+
+fn rules() -> [Rule; RULES] {
     [
         Rule::NEVER,
         Rule::ALWAYS,
@@ -25,6 +37,9 @@ fn rules() -> [Rule; 7] {
         haltpoll(200_000),
         Rule::Layer(Setting::defaults(Layer::Host, Version::new(6, 18))),
         Rule::leader(dwell_policy::catalogue::Terms::at(Nanos(20_000))),
+        stacked(0, 200_000),
+        stacked(50_000, 200_000),
+        stacked(200_000, 0),
     ]
 }
 
@@ -48,9 +63,9 @@ fn segments(tasks: usize, rows: Vec<Segment>) -> Segments {
 }
 
 /// Starts of all segments.
-fn starts(program: &Program, rule: &Rule, latency: Latency) -> Vec<(u64, bool)> {
-    let mut starts = vec![(u64::MAX, false); program.rows.len()];
-    let see = |segment, at_ns, idled| starts[segment as usize] = (at_ns, idled == Some(true));
+fn starts(program: &Program, rule: &Rule, latency: Latency) -> Vec<(u64, Option<Idled>)> {
+    let mut starts = vec![(u64::MAX, None); program.rows.len()];
+    let see = |segment, at_ns, idled| starts[segment as usize] = (at_ns, idled);
     let outcome = program.run(rule, Windows::Zero, latency, None, see).unwrap();
     assert_eq!(outcome.segments, program.rows.len() as u64);
     starts
@@ -97,7 +112,7 @@ proptest! {
 
     /// 1. With the recorded latencies the recorded times come out, to the nanosecond, whatever the rule.
     #[test]
-    fn recorded_latencies_give_the_recorded_times(segments in recording(), rule in 0usize..7, relative: bool) {
+    fn recorded_latencies_give_the_recorded_times(segments in recording(), rule in 0..RULES, relative: bool) {
         let external = if relative { External::Relative } else { External::Absolute };
         let program = Program::new(&segments, external);
         let times: Vec<u64> = starts(&program, &rules()[rule], Latency::Recorded).iter().map(|s| s.0).collect();
@@ -110,7 +125,7 @@ proptest! {
     fn absolute_causes_are_an_open_loop(
         episodes in prop::collection::vec((0u32..3, 1u64..400_000, 0u64..60_000, 1u64..50_000), 1..200),
         (entry_ns, exit_ns) in prop_oneof![Just((0, 0)), (0u32..9_000, 0u32..9_000)],
-        rule in 0usize..7,
+        rule in 0..RULES,
     ) {
         let idle = Some(IdlePath { entry_ns, exit_ns, way: Way::Polled });
         let mut free_ns = [None; 3];
@@ -166,7 +181,7 @@ fn ping_pong(work_ns: u64, latency_ns: u64, rounds: u32) -> Segments {
     segments(2, (0..2 * rounds).map(row).collect())
 }
 
-const CONSTANTS: Constants = Constants::OF_A_NESTED_GUEST;
+const CONSTANTS: Constants = Constants { after_host_poll: 5_000, ..Constants::OF_A_NESTED_GUEST };
 
 /// 3. Two that wait for each other, with constant work and latencies, have a formula.
 #[test]
@@ -175,12 +190,13 @@ fn two_that_wake_each_other_take_work_and_latency() {
     let program = Program::without(&recorded, External::Relative, CONSTANTS, &[]);
     let polls = starts(&program, &Rule::ALWAYS, Latency::Modelled);
     // What begins a CPU's recording has no idle time before it.
-    assert!((0u64..).zip(&polls).skip(1).all(|(number, start)| *start == (number * 6_800 - 1_800, false)));
+    assert!((0u64..).zip(&polls).skip(1).all(|(number, start)| start.0 == number * 6_800 - 1_800));
+    assert!(polls[2..].iter().all(|start| start.1 == Some(Idled::Polled)));
     // The interrupt is sent when the peer is already on its way.
     let halts = starts(&program, &Rule::NEVER, Latency::Modelled);
     let period_ns = 5_000 + 4_000 + 20_000;
     assert_eq!(halts[2_001 - 1 - 1].0 - halts[1_001].0, 998 * period_ns);
-    assert!(halts[2..].iter().all(|start| start.1));
+    assert!(halts[2..].iter().all(|start| start.1 == Some(Idled::Halted)));
     let rate = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     // The recording ends when the polling pair has done its work.
     assert!((rate(&Rule::ALWAYS) / (1e9 / 6_800.0) - 1.0).abs() < 0.01);
@@ -265,9 +281,21 @@ struct Work {
 struct Ran {
     start_ns: u64,
     end_ns: u64,
-    halted: bool,
+    /// What its core did before, if it idled.
+    idled: Option<Idled>,
     /// When its task was seen to be woken.
     woken_ns: u64,
+}
+
+impl Ran {
+    fn halted(&self) -> bool {
+        self.idled == Some(Idled::Halted)
+    }
+
+    /// Whether its waker sent an interrupt.
+    fn interrupted(&self) -> bool {
+        matches!(self.idled, Some(Idled::Halted | Idled::HostPolled))
+    }
 }
 
 /// A segment, the wakeups it still has to make by time, and when it ends.
@@ -282,14 +310,26 @@ fn machine(
 ) -> Option<Vec<Ran>> {
     struct Core {
         policy: Any,
+        host: Option<Any>,
         line: Vec<usize>,
         on: Option<OnCore>,
         free_ns: Option<u64>,
         busy_from_ns: Option<u64>,
     }
     let cores = cpu_of.iter().max()? + 1;
-    let fresh = || rule.policy().unwrap();
-    let core = |_| Core { policy: fresh(), line: vec![], on: None, free_ns: None, busy_from_ns: None };
+    let fresh = |setting: &Setting| Rule::Layer(*setting).policy().unwrap();
+    let (policy, host) = match rule {
+        Rule::Stacked { guest, host, poll_control } => (fresh(guest), poll_control.then(|| fresh(host))),
+        rule => (rule.policy().unwrap(), None),
+    };
+    let core = |_| Core {
+        policy: policy.clone(),
+        host: host.clone(),
+        line: vec![],
+        on: None,
+        free_ns: None,
+        busy_from_ns: None,
+    };
     let mut cores: Vec<Core> = (0..cores).map(core).collect();
     let mut ran = vec![Ran::default(); work.len()];
     let mut woken = vec![false; work.len()];
@@ -370,21 +410,31 @@ fn machine(
                     Some(busy_ns) => core.policy.window_after(busy_ns),
                     None => core.policy.window(),
                 };
-                ran[segment].halted = idle_ns > window.get();
-                late_ns = match (ran[segment].halted, by_interrupt) {
-                    (false, _) => constants.after_poll,
-                    (true, true) => constants.hidden + constants.after_poll,
-                    (true, false) => constants.after_halt,
+                let in_halt_ns = idle_ns.saturating_sub(window.get());
+                let host_window_ns = core.host.as_mut().map_or(0, |host| host.window().get());
+                let idled = match in_halt_ns {
+                    0 => Idled::Polled,
+                    ns if ns <= host_window_ns => Idled::HostPolled,
+                    _ => Idled::Halted,
                 };
-                let late_ns = late_ns.saturating_sub(around.exit_ns);
-                let measured_ns = if ran[segment].halted { idle_ns + late_ns } else { idle_ns };
-                core.policy.observe(Observed::of(Nanos(measured_ns)));
+                ran[segment].idled = Some(idled);
+                late_ns = match (idled, by_interrupt) {
+                    (Idled::Polled, _) => constants.after_poll,
+                    (Idled::HostPolled, _) => constants.after_host_poll,
+                    (Idled::Halted, true) => constants.hidden + constants.after_poll,
+                    (Idled::Halted, false) => constants.after_halt,
+                };
+                let late_ns = if idled == Idled::Halted { late_ns.saturating_sub(around.exit_ns) } else { 0 };
+                core.policy.observe(Observed::of(Nanos(idle_ns + late_ns)));
+                if let Some(host) = core.host.as_mut().filter(|_| in_halt_ns > 0) {
+                    host.observe(Observed::of(Nanos(in_halt_ns + late_ns)));
+                }
                 core.busy_from_ns = Some(now_ns);
             }
-            let hidden_ns = if ran[segment].halted && by_interrupt { constants.hidden } else { 0 };
+            let hidden_ns = if ran[segment].halted() && by_interrupt { constants.hidden } else { 0 };
             ran[segment].woken_ns = ran[segment].woken_ns.max(now_ns + hidden_ns);
             core.on = Some(begin(work, segment, now_ns + late_ns, constants, &mut ran));
-            if ran[segment].halted
+            if ran[segment].interrupted()
                 && let Some(waker) = waker
             {
                 let (_, wakeups, end_ns) = cores[waker].on.as_mut().unwrap();
@@ -407,7 +457,7 @@ fn machine(
 
 fn begin(work: &[Work], segment: usize, start_ns: u64, constants: Constants, ran: &mut [Ran]) -> OnCore {
     ran[segment].start_ns = start_ns;
-    let origin_ns = start_ns + if ran[segment].halted { constants.longer_segment } else { 0 };
+    let origin_ns = start_ns + if ran[segment].halted() { constants.longer_segment } else { 0 };
     let mut wakeups: Vec<(u64, usize)> = work
         .iter()
         .enumerate()
@@ -420,15 +470,15 @@ fn begin(work: &[Work], segment: usize, start_ns: u64, constants: Constants, ran
     (segment, wakeups, origin_ns + work[segment].run_ns)
 }
 
-/// What a tracer sees of it.
-fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>) {
+/// What a tracer sees of it; and by row, what a tracer of the host adds.
+fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>, Vec<Option<Idled>>) {
     let mut order: Vec<usize> = (0..work.len()).collect();
     order.sort_by_key(|&number| (ran[number].start_ns, number));
     let mut row_of = vec![0; work.len()];
     order.iter().enumerate().for_each(|(row, &number)| row_of[number] = row);
     let number = |place: usize| u32::try_from(place).unwrap();
     let rows = order.iter().map(|&place| {
-        let Ran { start_ns, end_ns, halted, woken_ns } = ran[place];
+        let Ran { start_ns, end_ns, woken_ns, .. } = ran[place];
         let cause = match work[place].release {
             Release::By { waker, .. } => {
                 let offset_ns = waking_ns(work, ran, place) - ran[waker].start_ns;
@@ -437,7 +487,7 @@ fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>
             Release::Sleep(_) => Cause::Timer { woken_ns },
             // Also of one that fires before the task goes to sleep.
             Release::Until(at_ns) => {
-                Cause::Timer { woken_ns: at_ns + if halted { CONSTANTS.hidden } else { 0 } }
+                Cause::Timer { woken_ns: at_ns + if ran[place].halted() { CONSTANTS.hidden } else { 0 } }
             }
             Release::Yield => Cause::Preempted,
         };
@@ -448,23 +498,24 @@ fn traced(work: &[Work], cpu_of: &[usize], ran: &[Ran]) -> (Segments, Vec<usize>
             start_ns,
             run_ns: end_ns - start_ns,
             cause,
-            halted: Some(halted),
+            halted: Some(ran[place].interrupted()),
             idle: None,
         }
     });
-    (segments(cpu_of.len(), rows.collect()), row_of)
+    let rows = segments(cpu_of.len(), rows.collect());
+    (rows, row_of, order.iter().map(|&place| ran[place].idled).collect())
 }
 
 /// When the waker of a segment woke it: its own offset and all that held the waker up before.
 fn waking_ns(work: &[Work], ran: &[Ran], place: usize) -> u64 {
     let Release::By { waker, offset_ns } = work[place].release else { unreachable!() };
-    let longer_ns = if ran[waker].halted { CONSTANTS.longer_segment } else { 0 };
+    let longer_ns = if ran[waker].halted() { CONSTANTS.longer_segment } else { 0 };
     let of_waker = work.iter().enumerate().filter_map(|(target, work)| match work.release {
         Release::By { waker: by, offset_ns } if by == waker => Some((offset_ns, target)),
         _ => None,
     });
     let earlier = of_waker.filter(|wakeup| *wakeup < (offset_ns, place));
-    let paid = earlier.filter(|(_, target)| ran[*target].halted).count() as u64;
+    let paid = earlier.filter(|(_, target)| ran[*target].interrupted()).count() as u64;
     ran[waker].start_ns + longer_ns + offset_ns + paid * CONSTANTS.ipi
 }
 
@@ -507,20 +558,21 @@ proptest! {
     /// 4. Any machine under one rule, recorded, is predicted for another rule exactly.
     #[test]
     fn a_machine_under_another_rule_does_what_is_predicted(
-        (work, cpu_of, relative) in programs(), recorded in 0usize..7, other in 0usize..7,
+        (work, cpu_of, relative) in programs(), recorded in 0..RULES, other in 0..RULES,
         around in prop_oneof![Just(Around::default()), any::<[u16; 3]>().prop_map(idle_path)],
     ) {
         let (recorded, other) = (rules()[recorded], rules()[other]);
         let ran = machine(&work, &cpu_of, &recorded, (CONSTANTS, around));
         let truth = machine(&work, &cpu_of, &other, (CONSTANTS, around));
         prop_assume!(ran.is_some() && truth.is_some());
-        let (segments, row_of) = traced(&work, &cpu_of, &ran.unwrap());
+        let (segments, row_of, idled) = traced(&work, &cpu_of, &ran.unwrap());
         let external = if relative { External::Relative } else { External::Absolute };
         let idling = Arc::new(Idling::like(&[around; 3]));
-        let program = Program::without(&segments, external, CONSTANTS, &[]).with_idling(&segments, &idling);
+        let program = Program::without(&segments, external, CONSTANTS, &idled).with_idling(&segments, &idling);
         let predicted = starts(&program, &other, Latency::Modelled);
-        let predicted: Vec<(u64, bool)> = row_of.iter().map(|&row| predicted[row]).collect();
-        let truth: Vec<(u64, bool)> = truth.unwrap().iter().map(|ran| (ran.start_ns, ran.halted)).collect();
+        let predicted: Vec<(u64, Option<Idled>)> = row_of.iter().map(|&row| predicted[row]).collect();
+        let truth: Vec<(u64, Option<Idled>)> =
+            truth.unwrap().iter().map(|ran| (ran.start_ns, ran.idled)).collect();
         prop_assert_eq!(predicted, truth);
     }
 }

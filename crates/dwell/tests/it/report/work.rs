@@ -1,8 +1,14 @@
 //! From a trace with causes to what settings do to the work.
 
-use super::inputs::{Inputs, done};
+use super::inputs::{Inputs, done, dwell};
 use super::page::{assert_quiet, browser};
+use dwell_policy::Layer;
+use dwell_recording::{
+    Cause, Clock, Episode, IdleIncludes, Metadata, REALTIME_OFFSET, Segment, Segments, SettingValue,
+    SettingsChange, Writer,
+};
 use std::fmt::Write;
+use std::path::Path;
 
 /// Two tasks on a CPU each that wake each other after 5 us of work, and run 1.8 us after they are woken, as ftrace writes it.
 fn ping_pong(rounds: u64) -> String {
@@ -162,4 +168,106 @@ fn event_loops_that_wait_for_each_other_would_do_more_if_they_polled() {
     let text = tune("table");
     assert!(text.contains("By work: causes were replayed") && text.contains("are not QEMU's"), "{text}");
     assert!(!text.contains("dwell verify --set"), "{text}");
+}
+
+/// From the wakeup to running where the host polled until then, and where it did not \[ns\].
+const LATENCIES_NS: [u64; 2] = [4_000, 22_000];
+
+/// Two tasks of a guest that wake each other after 3 to 300 us of work and never poll, above a host that polls for up to 100 us:
+/// the guest's recording and the host's, whose clock is ahead; how many halts there are, and how many the host polled through.
+fn guest_and_host(inputs: &Inputs) -> ([String; 2], [u64; 2]) {
+    const AHEAD_NS: u64 = 7_000_000_000;
+    let metadata = |layer: Layer, offset_ns: u64| {
+        let mut metadata = Metadata::new(layer);
+        (metadata.clock, metadata.idle_includes) = (Clock::Monotonic, IdleIncludes::Wake);
+        metadata.kernel = Some("6.18.0".to_owned());
+        metadata.other.insert(REALTIME_OFFSET.to_owned(), offset_ns.into());
+        let maximum =
+            if layer == Layer::Guest { ("guest_halt_poll_ns", 0) } else { ("halt_poll_ns", 100_000) };
+        metadata.settings.push(SettingsChange {
+            at_ns: None,
+            owner: layer.into(),
+            values: [(maximum.0.to_owned(), SettingValue::Number(maximum.1))].into(),
+        });
+        metadata
+    };
+    let files = ["guest", "host"].map(|name| inputs.text(&format!("{name}.parquet")));
+    let now_ns = 1_700_000_000_000_000_000;
+    let mut guest = Writer::create(Path::new(&files[0]), metadata(Layer::Guest, now_ns + AHEAD_NS)).unwrap();
+    let mut host = Writer::create(Path::new(&files[1]), metadata(Layer::Host, now_ns)).unwrap();
+    let (mut rows, mut counts, mut ended_ns) = (vec![], [0; 2], [None, Some(0)]);
+    let (mut start_ns, mut state) = (1_000_000u64, 1u64);
+    for number in 0..6_000u32 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (cpu, run_ns) =
+            (number % 2, 3_000 + (state >> 33) % if state >> 62 == 0 { 300_000 } else { 60_000 });
+        let cause = match number.checked_sub(1) {
+            Some(waker) => {
+                let by: &Segment = rows.last().unwrap();
+                Cause::Task { waker, offset_ns: by.run_ns }
+            }
+            None => Cause::Unknown,
+        };
+        let segment =
+            Segment { task: cpu, cpu, start_ns, run_ns, cause, halted: Some(number > 0), idle: None };
+        rows.push(segment);
+        let end_ns = segment.end_ns();
+        ended_ns[cpu as usize] = Some(end_ns);
+        let Some(since_ns) = ended_ns[1 - cpu as usize] else { continue };
+        // The other one has waited since its own end, and is woken at the end of this one.
+        let polled = end_ns - since_ns <= 100_000;
+        start_ns = end_ns + LATENCIES_NS[usize::from(!polled)];
+        counts = [counts[0] + 1, counts[1] + u64::from(polled)];
+        let halted = Some(true);
+        let name = format!("cpu{}", 1 - cpu);
+        guest.push(&Episode { halted, ..Episode::new(&*name, since_ns, start_ns - since_ns) }).unwrap();
+        let (begun_ns, halted) = (since_ns + AHEAD_NS + 400, Some(!polled));
+        let name = format!("1/{}/CPU {}/KVM", 2 + cpu, 1 - cpu);
+        host.push(&Episode { halted, ..Episode::new(&*name, begun_ns, end_ns + AHEAD_NS + 900 - begun_ns) })
+            .unwrap();
+    }
+    // The last one is not woken within the recording.
+    let [client, server] = ["client/101", "server/102"].map(str::to_owned);
+    guest.set_segments(Segments { tasks: vec![client, server], rows, poll_step_ns: 0 });
+    guest.finish().unwrap();
+    host.finish().unwrap();
+    (files, counts)
+}
+
+#[test]
+fn a_guest_and_its_host_are_replayed_by_work_together() {
+    let inputs = Inputs::new();
+    let ([guest, host], [halts, polled]) = guest_and_host(&inputs);
+    let options = ["--layer", "guest+host", "--host", &host, "--halt-cost", "20us", "--format"];
+    let replay = |format: &str| done(&[&["replay", &guest][..], &options, &[format]].concat());
+    let json: serde_json::Value = serde_json::from_slice(&replay("json")).unwrap();
+    let work = &json["work"];
+    let [seen, through] = ["seen", "polled"].map(|name| work["host"][name].as_u64().unwrap());
+    assert!(halts - seen <= 2 && polled - through <= 2 && through > halts / 4, "{halts} {polled}: {work:#}");
+    let shift_ns = work["host"]["alignment"]["shift_least_ns"].as_i64().unwrap();
+    assert!((shift_ns - 7_000_000_000).abs() < 10_000, "{shift_ns}");
+    for (name, ns) in ["after_host_poll", "after_halt"].into_iter().zip(LATENCIES_NS) {
+        assert_eq!(work["constants"][name]["ns"], ns, "{work:#}");
+    }
+    let rows = work["settings"].as_array().unwrap();
+    let roles: Vec<&str> = rows.iter().filter_map(|row| row["role"].as_str()).collect();
+    // Only the host polls, which is in force.
+    assert_eq!(roles, ["in force", "neither polls", "guest polls", "both poll"]);
+    let speed = |row: usize| rows[row]["speed"]["middle"].as_f64().unwrap();
+    assert!(speed(1) < 0.95 && speed(2) > 1.05 && speed(3) > 1.05, "{rows:#?}");
+    let text = String::from_utf8(replay("table")).unwrap();
+    assert!(
+        text.contains("the host polled") && text.contains("any wakeup through which the host polled"),
+        "{text}"
+    );
+
+    let failed = |args: &[&str]| {
+        let output = dwell(args);
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let wrong = failed(&["replay", &guest, "--layer", "guest+host", "--host", &guest]);
+    assert!(wrong.contains("is of the layer guest, not host"), "{wrong}");
+    let alone = failed(&["replay", &guest, "--host", &host]);
+    assert!(alone.contains("--host needs --layer guest+host"), "{alone}");
 }

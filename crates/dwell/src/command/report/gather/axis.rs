@@ -3,20 +3,13 @@
 use super::{Recording, Role, TimeAxis};
 use crate::model;
 use dwell_policy::Layer;
-use dwell_recording::{Clock, Contents, Metadata};
+use dwell_recording::{Contents, Metadata};
 use dwell_replay::alignment::{self, Alignment};
-use dwell_trace::import::qemu::REALTIME_OFFSET;
 use std::path::PathBuf;
-
-/// By how much the time of day is ahead of the clock of a recording \[ns\], if it says so.
-fn time_of_day(metadata: &Metadata) -> Option<i64> {
-    let offset = metadata.other.get(REALTIME_OFFSET).and_then(serde_json::Value::as_i64)?;
-    (metadata.clock == Clock::Monotonic).then_some(offset)
-}
 
 /// Start and end of a recording by the time of day \[ns since 1970\], if it has them.
 pub(super) fn wall_clock(metadata: &Metadata, contents: &Contents) -> Option<(i128, i128)> {
-    let offset = i128::from(time_of_day(metadata)?);
+    let offset = i128::from(metadata.realtime_offset_ns()?);
     Some((i128::from(contents.first_start_ns?) + offset, i128::from(contents.last_end_ns?) + offset))
 }
 
@@ -30,12 +23,9 @@ pub(super) fn align(
     let readers = [model::open(first)?, model::open(second)?];
     let of = |layer: Layer| readers.iter().position(|reader| reader.metadata().layer == layer);
     let (Some(guest), Some(host)) = (of(Layer::Guest), of(Layer::Host)) else { return Ok(None) };
-    let offsets = [guest, host].map(|at| time_of_day(readers[at].metadata()));
-    let [Some(of_guest), Some(of_host)] = offsets else { return Ok(None) };
-    let Some(by_time_of_day) = of_guest.checked_sub(of_host) else { return Ok(None) };
-    let alignment = alignment::align(&readers[guest], &readers[host], by_time_of_day)?;
+    let alignment = alignment::align(&readers[guest], &readers[host])?;
     if let (Some(alignment), Some(span)) = (&alignment, &mut spans[guest]) {
-        let later = i128::from(alignment.shift_ns()) - i128::from(by_time_of_day);
+        let later = i128::from(alignment.shift_ns()) - i128::from(alignment.shift_by_time_of_day_ns);
         *span = (span.0 + later, span.1 + later);
     }
     Ok(alignment)
