@@ -8,7 +8,7 @@ use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
 use dwell_cli::stop;
 use dwell_lab::experiment::Rig;
-use dwell_lab::experiment::coupled::{Between, Pair, Prediction, Recorded};
+use dwell_lab::experiment::coupled::{Between, Maxima, Pair, Prediction, Recorded};
 use dwell_lab::experiment::pingpong::{Participants, block, exchanges_of_a_block, figures};
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::idle::Idle;
@@ -58,11 +58,20 @@ pub(crate) struct PingpongArgs {
     /// They are recorded without polling only: polls of a thread cannot be seen from outside.
     #[arg(long, requires = "predict")]
     threads: bool,
+    /// With --predict: the guest polls, too, as the haltpoll governor does
+    ///
+    /// The settings are neither, the host up to --host, the guest up to 200 us, and both. Guest and host are recorded
+    /// together.
+    #[arg(long, requires = "predict", conflicts_with_all = ["apart", "threads"])]
+    layers: bool,
     #[command(flatten)]
     campaign: CampaignArgs,
     #[command(flatten)]
     format: FormatArg,
 }
+
+/// The guest's maximum with --layers \[ns\]: haltpoll's default.
+const GUEST_NS: u32 = 200_000;
 
 const SHOWN: [Shown; 9] = [
     Shown::compared("mean", "mean"),
@@ -100,17 +109,24 @@ fn predict(args: &PingpongArgs, rig: &Rig, think: &Gaps) -> Outcome {
     let mut maxima_ns = vec![0, 20_000, host_ns, 1_000_000];
     maxima_ns.sort_unstable();
     maxima_ns.dedup();
+    let settings: Vec<Maxima> = match args.layers {
+        true => [(0, 0), (0, host_ns), (GUEST_NS, 0), (GUEST_NS, host_ns)]
+            .map(|(guest_ns, maximum_ns)| Maxima { guest_ns, maximum_ns })
+            .into(),
+        false => maxima_ns.into_iter().map(Maxima::of).collect(),
+    };
     let seed = args.campaign.seed();
     let exchanges = exchanges_of_a_block(mean(think, seed), Nanos::from_micros(80), BLOCK);
     let rounds = Some(args.campaign.options(1).max_rounds).filter(|rounds| *rounds < u32::MAX).unwrap_or(7);
     let stop = stop::on_ctrl_c()?;
-    let between = match (args.threads, args.apart) {
-        (true, _) => Between::Threads,
-        (_, true) => Between::Vms,
+    let between = match args {
+        PingpongArgs { threads: true, .. } => Between::Threads,
+        PingpongArgs { apart: true, .. } => Between::Vms,
+        PingpongArgs { layers: true, .. } => Between::Layers,
         _ => Between::Vcpus,
     };
     let pair = Pair { rig, between, think, seed, exchanges };
-    let (recordings, cells) = pair.predict(&maxima_ns, rounds, &stop)?;
+    let (recordings, cells) = pair.predict(&settings, rounds, &stop)?;
     let predicted = Predicted {
         think: think.spec().to_string(),
         between,
@@ -128,10 +144,16 @@ fn predict(args: &PingpongArgs, rig: &Rig, think: &Gaps) -> Outcome {
     Ok(Answer::Yes)
 }
 
+fn named(between: Between, maxima: Maxima) -> String {
+    let [guest, own] = [maxima.guest_ns, maxima.maximum_ns].map(|ns| duration(ns.into()));
+    if between == Between::Layers { format!("guest {guest}, host {own}") } else { own }
+}
+
 fn cells_table(predicted: &Predicted) -> Table {
+    let named = |maxima: Maxima| named(predicted.between, maxima);
     Table::of(&predicted.cells)
-        .column(Column::number("recorded under", "recorded_ns"), |cell| Cell::Nanos(cell.recorded_ns.into()))
-        .column(Column::number("predicted for", "maximum_ns"), |cell| Cell::Nanos(cell.maximum_ns.into()))
+        .column(Column::text("recorded under", "recorded"), |cell| named(cell.recorded))
+        .column(Column::text("predicted for", "other"), |cell| named(cell.other))
         .column(Column::number("speed predicted", "predicted"), |cell| Cell::Ratio(cell.predicted.value))
         .column(Column::number("from", "predicted_low"), |cell| Cell::Ratio(cell.predicted.low))
         .column(Column::number("to", "predicted_high"), |cell| Cell::Ratio(cell.predicted.high))
@@ -146,6 +168,7 @@ fn predicted_words(predicted: &Predicted) -> String {
         Between::Vcpus => "vCPUs",
         Between::Vms => "vCPUs of two VMs",
         Between::Threads => "threads",
+        Between::Layers => "vCPUs that poll themselves up to so many us, above a host that polls,",
     };
     let mut text = format!("Two {two} that wait for each other, thinking time {}\n\n", predicted.think);
     text += &output::fitted(&cells_table(predicted));
@@ -154,7 +177,7 @@ fn predicted_words(predicted: &Predicted) -> String {
         let coupled = of.causes.coupled as f64 / of.causes.segments.max(1) as f64;
         text += &output::wrapped(&format!(
             "{}: {:.0} exchanges/s measured, {:.0} recorded; {} of {} segments were woken by the other",
-            duration(of.maximum_ns.into()),
+            named(predicted.between, of.maxima),
             of.measured_per_s,
             of.exchanges_per_s,
             percent(coupled),

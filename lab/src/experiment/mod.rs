@@ -17,6 +17,7 @@ pub mod waking;
 
 mod arm;
 mod kvm_counts;
+mod layers;
 mod recorded;
 mod rig;
 mod run;
@@ -99,6 +100,15 @@ pub enum LabError {
          without kvm:kvm_apic_accept_irq, it has nothing of it"
     )]
     NoCauses,
+    /// It is not known which of the host's episodes are which of the guest's halts.
+    #[error(
+        "the guest's halts and the host's recording do not show by how much their clocks differ: thinking times that differ help, \
+         such as --think exponential:100us"
+    )]
+    NotAligned,
+    /// The guest's recording could not be made.
+    #[error(transparent)]
+    Write(#[from] dwell_recording::WriteError),
     #[error(transparent)]
     Segments(Box<TableReadError>),
     /// The version of the running kernel cannot be read.

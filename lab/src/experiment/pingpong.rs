@@ -70,7 +70,7 @@ pub fn block(
     match trial.setting {
         Participants::Spin => native(rig, &think, Wait::Spin, stop),
         Participants::Futex => native(rig, &think, Wait::Futex, stop),
-        Participants::Vcpus(idle) => vcpus(rig, &think, idle, false, stop),
+        Participants::Vcpus(idle) => vcpus(rig, &think, idle, false, stop, |_| ()),
     }
 }
 
@@ -106,13 +106,15 @@ fn block_of(rig: &Rig, round_trips: Vec<u64>, participants: &[BlockRun<Ipis>; 2]
     block
 }
 
-/// Two vCPUs, which exchange a message after each of the thinking times: of one VM, or `apart`, in one each.
+/// Two vCPUs, which exchange a message after each of the thinking times: of one VM, or `apart`, in one each. `ended` sees what
+/// they have left.
 pub(super) fn vcpus(
     rig: &Rig,
     think: &[Nanos],
     idle: &Idle,
     apart: bool,
     stop: &AtomicBool,
+    ended: impl FnOnce(&Exchange),
 ) -> Result<Block, LabError> {
     if matches!(idle.halts, Halts::InUserSpace(_)) {
         return Err(LabError::NeedsKernelHalts);
@@ -152,6 +154,7 @@ pub(super) fn vcpus(
         watched?;
         <[BlockRun<Ipis>; 2]>::try_from(participants).map_err(|_| LabError::Gone)
     })?;
+    ended(exchange);
     let round_trips = exchange.rounds.measured().map(|cycles| rig.nanos(cycles)).collect();
     Ok(block_of(rig, round_trips, &participants))
 }

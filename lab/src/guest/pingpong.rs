@@ -1,7 +1,7 @@
 //! Two vCPUs that send each other a message and wait for the answer.
 
 use super::doorbell::DOORBELL;
-use super::{IdleState, Idler, PollControl, Rounds, out, send_wake, spin, tsc};
+use super::{IdleState, Idler, MOST_ROUNDS, PollControl, Rounds, out, send_wake, spin, tsc};
 use crate::vm::Shared;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -16,6 +16,41 @@ pub struct Exchange {
     apart: AtomicU32,
     /// The exchanges: how long the server thinks before each, and then how long it took.
     pub rounds: Rounds,
+    /// What each player did in them.
+    logs: [Log; 2],
+}
+
+/// By exchange, written by the player.
+#[repr(C)]
+struct Log([Entry; MOST_ROUNDS]);
+
+/// An exchange of a player, by the time-stamp counter.
+#[repr(C)]
+struct Entry {
+    sent: AtomicU64,
+    waited: AtomicU64,
+    woke: AtomicU64,
+    halts: AtomicU64,
+}
+
+/// What a player did in an exchange \[TSC cycles\].
+#[derive(Clone, Copy, Debug)]
+pub struct Exchanged {
+    /// It sent its message.
+    pub sent: u64,
+    /// It began to wait for the other's.
+    pub waited: u64,
+    /// It ran again.
+    pub woke: u64,
+    /// It had halted meanwhile, and not only polled.
+    pub halted: bool,
+}
+
+impl Log {
+    #[inline]
+    fn entry(&self, number: u64) -> Option<&Entry> {
+        self.0.get(usize::try_from(number).ok()?.checked_sub(1)?)
+    }
 }
 
 #[repr(C, align(128))]
@@ -47,9 +82,22 @@ impl Exchange {
         self.apart.store(1, Ordering::Release);
     }
 
+    /// What a player has done in each of the first exchanges.
+    pub fn exchanged(&self, player: usize, exchanges: usize) -> Vec<Exchanged> {
+        let of = |entry: &Entry| {
+            let [sent, waited, woke, halts] = [&entry.sent, &entry.waited, &entry.woke, &entry.halts]
+                .map(|cell| cell.load(Ordering::Relaxed));
+            Exchanged { sent, waited, woke, halted: halts > 0 }
+        };
+        self.logs[player].0.iter().take(exchanges).map(of).collect()
+    }
+
     /// Sends message number `number` to a player.
     #[inline]
     fn send(&self, from: &Endpoint, to: u8, number: u64) {
+        if let Some(entry) = self.logs[usize::from(1 - to)].entry(number) {
+            entry.sent.store(tsc(), Ordering::Relaxed);
+        }
         let endpoint = &self.endpoints[usize::from(to)];
         endpoint.mail.0.store(number, Ordering::Release);
         let avoided = endpoint.idle_state.watches();
@@ -70,9 +118,15 @@ impl Endpoint {
     }
 
     #[inline]
-    fn receive(&self, idler: &mut Idler, number: u64) {
+    fn receive(&self, idler: &mut Idler, log: &Log, number: u64) {
+        let (waited, halts) = (tsc(), self.idle_state.idling().halts);
         if self.mail.0.load(Ordering::Acquire) != number {
             idler.idle(|| self.mail.0.load(Ordering::Acquire) == number);
+        }
+        if let Some(entry) = log.entry(number) {
+            entry.waited.store(waited, Ordering::Relaxed);
+            entry.woke.store(tsc(), Ordering::Relaxed);
+            entry.halts.store(self.idle_state.idling().halts - halts, Ordering::Relaxed);
         }
     }
 }
@@ -86,7 +140,7 @@ pub extern "sysv64" fn serve(exchange: &Exchange) -> ! {
         spin(think);
         let sent = tsc();
         exchange.send(mine, 1, number);
-        mine.receive(&mut idler, number);
+        mine.receive(&mut idler, &exchange.logs[0], number);
         tsc() - sent
     })
 }
@@ -97,7 +151,7 @@ pub extern "sysv64" fn reply(exchange: &Exchange) -> ! {
     let [_, mine] = &exchange.endpoints;
     let mut idler = Idler::new(&mine.idle_state);
     exchange.rounds.each(|number| {
-        mine.receive(&mut idler, number);
+        mine.receive(&mut idler, &exchange.logs[1], number);
         exchange.send(mine, 0, number);
     })
 }

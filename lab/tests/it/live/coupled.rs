@@ -1,7 +1,7 @@
 //! Two idlers that wait for each other: what a recording under one setting predicts of the other, and what they do.
 
 use super::alone::{self, Alone, Missed, holds, repeated};
-use dwell_lab::experiment::coupled::{Between, Pair};
+use dwell_lab::experiment::coupled::{Between, Maxima, Pair};
 use dwell_lab::gaps::Gaps;
 use dwell_policy::Nanos;
 use dwell_testing::say;
@@ -20,7 +20,7 @@ fn the_work_of_coupled_idlers_is_predicted() {
 }
 
 fn predicted(test: &str, pair: &Pair<'_>) -> Result<(), Missed> {
-    let (recordings, cells) = match pair.predict(&[0, 200_000], 5, &AtomicBool::new(false)) {
+    let (recordings, cells) = match pair.predict(&[0, 200_000].map(Maxima::of), 5, &AtomicBool::new(false)) {
         Ok(predicted) => predicted,
         Err(error) => {
             dwell_testing::skip!("tracing", test, "{error}");
@@ -28,7 +28,7 @@ fn predicted(test: &str, pair: &Pair<'_>) -> Result<(), Missed> {
         }
     };
     for of in &recordings {
-        say!("{} ns: {:?}, {:.0} exchanges/s", of.maximum_ns, of.causes, of.measured_per_s);
+        say!("{:?}: {:?}, {:.0} exchanges/s", of.maxima, of.causes, of.measured_per_s);
         holds!(10 * of.causes.coupled > 9 * of.causes.segments, "{:?}", of.causes);
     }
     for cell in &cells {
