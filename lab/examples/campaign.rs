@@ -5,10 +5,10 @@
 //! writes every sample to FILE (Parquet), if one is named.
 
 use dwell_lab::gaps::{GapSpec, Gaps};
-use dwell_lab::host::{Cores, Realtime, Tsc, TscClock};
+use dwell_lab::host::{Cores, Pinned, Realtime, Tsc, TscClock};
 use dwell_lab::samples;
 use dwell_machine::load::Load;
-use dwell_machine::threads::{Pinned, own_cpu_time};
+use dwell_machine::threads::own_cpu_time;
 use dwell_policy::Nanos;
 use dwell_stats::{Arms, Block, Campaign, CampaignOptions, Figure, Unit};
 use std::error::Error;

@@ -12,9 +12,10 @@ use clap::Parser;
 use dwell_idle::policy::reference::Fixed;
 use dwell_idle::{Halt, Idler, Nanos, Price, park};
 use dwell_machine::load::Load;
-use dwell_machine::threads::{Cpu, Pinned, Thread};
+use dwell_machine::threads::Thread;
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
 use dwell_testing::contest::{Column, Contest, Format, chosen, load_average};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -127,9 +128,16 @@ enum Polling {
     Leader(Halt, Price),
 }
 
+/// This thread runs on one CPU from now on.
+fn pin_to(cpu: usize) -> anyhow::Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only).with_context(|| format!("cannot run on CPU {cpu}"))
+}
+
 /// Serves in this thread until the process ends.
 fn serve(polling: Polling, started: &mpsc::Sender<(SocketAddr, Thread)>) -> anyhow::Result<()> {
-    let _pinned = Pinned::to(Cpu(1)).context("cannot run on CPU 1")?;
+    pin_to(1)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     match polling {
         Polling::Never => {}
@@ -328,7 +336,7 @@ fn main() -> anyhow::Result<()> {
     for (name, polling) in servers {
         peers.push((name, RefCell::new(Peer::start(polling).context(name)?)));
     }
-    let _pinned = Pinned::to(Cpu(0)).context("cannot run on CPU 0")?;
+    pin_to(0)?;
     let mut contest = Contest {
         figures: figures(),
         columns: &COLUMNS,

@@ -22,11 +22,6 @@ pub fn online(machine: &dyn Machine) -> Vec<u32> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// The CPUs of the core that a CPU belongs to, itself included; empty if that cannot be read.
-pub fn siblings(machine: &dyn Machine, cpu: u32) -> Vec<u32> {
-    list(machine, &format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
-}
-
 /// The CPUs whose scheduling tick stops while one task runs (`nohz_full=`).
 pub fn tickless(machine: &dyn Machine) -> Vec<u32> {
     list(machine, NOHZ_FULL)

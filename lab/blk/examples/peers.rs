@@ -13,8 +13,9 @@
 use anyhow::Context;
 use clap::Parser;
 use dwell_blk::driver::{Driver, Setup};
+use dwell_lab::host::{Cpu, Pinned};
 use dwell_machine::load::Load;
-use dwell_machine::threads::{Cpu, Pinned, process_cpu_time};
+use dwell_machine::threads::process_cpu_time;
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
 use dwell_testing::contest::{
     Column, Contest, Format, Goal, Limit, Measured, chosen, load_average, print_goals,

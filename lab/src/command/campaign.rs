@@ -3,9 +3,8 @@
 use anyhow::{Context, ensure};
 use dwell_cli::{command_line, output, progress, quantity, stop};
 use dwell_lab::experiment::{LabError, Rig};
+use dwell_lab::host::{ExperimentLoad, Pinned};
 use dwell_lab::samples::{self, About};
-use dwell_machine::load::Load;
-use dwell_machine::threads::Pinned;
 use dwell_policy::Nanos;
 use dwell_stats::{Arms, CampaignError, CampaignOptions, Measurements, Progress};
 use std::fmt::Display;
@@ -131,7 +130,7 @@ impl MayBeStopped for LabError {
 
 /// Foreign load, Ctrl-C and the progress line, for all campaigns of a command.
 pub(crate) struct Session {
-    pub(crate) load: Load,
+    pub(crate) load: ExperimentLoad,
     pub(crate) stop: Arc<AtomicBool>,
     line: progress::Live,
     what: String,
@@ -143,10 +142,10 @@ impl Session {
     /// # Errors
     /// The load of the cores cannot be read.
     pub(crate) fn open(rig: &Rig) -> anyhow::Result<Session> {
-        Session::of(stop::on_ctrl_c()?, Load::on(rig.cores().all())?, Some(rig.aside()?))
+        Session::of(stop::on_ctrl_c()?, ExperimentLoad::on(rig.cores().all())?, Some(rig.aside()?))
     }
 
-    fn of(stop: Arc<AtomicBool>, load: Load, aside: Option<Pinned>) -> anyhow::Result<Session> {
+    fn of(stop: Arc<AtomicBool>, load: ExperimentLoad, aside: Option<Pinned>) -> anyhow::Result<Session> {
         Ok(Session { load, stop, line: progress::Live::default(), what: String::new(), _aside: aside })
     }
 
@@ -157,7 +156,7 @@ impl Session {
     /// The load of the machine cannot be read.
     pub(crate) fn of_programs() -> anyhow::Result<Session> {
         let stop = stop::patiently()?;
-        Session::of(stop, Load::open()?.with_descendants(), None)
+        Session::of(stop, ExperimentLoad::of_programs()?, None)
     }
 
     /// Names the next campaign, where there are several.
@@ -174,7 +173,7 @@ impl Session {
     pub(crate) fn run<E: MayBeStopped>(
         &mut self,
         campaign: impl FnOnce(
-            &mut Load,
+            &mut ExperimentLoad,
             &AtomicBool,
             &mut dyn FnMut(&Progress<'_>),
         ) -> Result<Measurements, CampaignError<E>>,
@@ -200,7 +199,7 @@ impl Session {
     pub(crate) fn run_only(
         &mut self,
         campaign: impl FnOnce(
-            &mut Load,
+            &mut ExperimentLoad,
             &AtomicBool,
             &mut dyn FnMut(&Progress<'_>),
         ) -> Result<Measurements, CampaignError<LabError>>,

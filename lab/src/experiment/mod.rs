@@ -28,10 +28,9 @@ pub use kvm_counts::{KvmCounts, KvmCountsByArm};
 pub use rig::{Placed, Rig};
 pub use run::rounds_of_a_block;
 
-use crate::host::{ClockError, CoresError};
+use crate::host::{ClockError, CoresError, PinError};
 use crate::vm::VmError;
 use dwell_capture::RecordError;
-use dwell_machine::threads::PinError;
 use dwell_policy::Nanos;
 use dwell_policy::param::SetError;
 use dwell_recording::{OpenError, ReadError, TableReadError};

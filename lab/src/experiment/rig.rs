@@ -2,10 +2,9 @@
 
 use super::LabError;
 use crate::guest::{IdleState, Sleeper, sleeper};
-use crate::host::{Cores, Realtime, Ticks, Tsc, TscClock, TscHz};
+use crate::host::{Cores, Cpu, Pinned, Realtime, Ticks, Tsc, TscClock, TscHz};
 use crate::idle::Idle;
 use crate::vm::{KvmKind, Machine, Options, VmError};
-use dwell_machine::threads::{Cpu, Pinned};
 use dwell_policy::Nanos;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;

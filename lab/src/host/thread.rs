@@ -1,6 +1,6 @@
 //! Threads of an experiment: on which core, and how urgent.
 
-use dwell_machine::threads::{Cpu, Pinned, allowed};
+use super::pin::{Cpu, Pinned, allowed};
 use dwell_machine::{Machine, Sysroot, cpu};
 use std::io;
 use std::marker::PhantomData;
@@ -50,7 +50,11 @@ impl Cores {
     /// If there are fewer CPUs than vCPUs, or fewer than two.
     pub fn choose(vcpus: usize) -> Result<Cores, CoresError> {
         let machine = Sysroot::of_this_machine();
-        let siblings = |cpu: Cpu| cpu::siblings(&machine, cpu.0).into_iter().map(Cpu).collect();
+        let siblings = |cpu: Cpu| {
+            let list = format!("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu.0);
+            let list = machine.text(&list).unwrap_or_default();
+            cpu::parse_list(&list).into_iter().map(Cpu).collect()
+        };
         pick(&allowed()?, siblings, vcpus)
     }
 

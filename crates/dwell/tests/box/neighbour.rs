@@ -6,7 +6,7 @@
 use crate::REAL_TIME;
 use crate::machine::{Job, Kernel, Ran};
 use crate::module::{self, BEGIN};
-use dwell_machine::threads::{Cpu, Pinned, allowed};
+use dwell_lab::host::{Cpu, Pinned, allowed};
 use dwell_stats::median;
 use dwell_testing::say;
 use std::collections::BTreeMap;

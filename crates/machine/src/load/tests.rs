@@ -21,7 +21,7 @@ fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn source_of(files: &[(&str, &str)]) -> (String, Nanos) {
     let root = machine(files);
-    let load = Load::under(root.path(), vec![]).unwrap();
+    let load = Load::under(root.path()).unwrap();
     let name = load.source().replace(root.path().to_str().unwrap(), "");
     (name, load.read().unwrap().all)
 }
@@ -49,58 +49,25 @@ fn the_exact_source_is_taken_before_those_that_sample() {
 #[test]
 fn files_that_are_absent_or_strange_are_named() {
     let nothing = machine(&[]);
-    let error = Load::under(nothing.path(), vec![]).unwrap_err();
+    let error = Load::under(nothing.path()).unwrap_err();
     assert!(error.to_string().ends_with("proc/stat"), "{error}");
     let short = machine(&[("proc/stat", "cpu 1 2 3\n")]);
-    let error = Load::under(short.path(), vec![]).unwrap_err();
+    let error = Load::under(short.path()).unwrap_err();
     assert!(error.to_string().ends_with("proc/stat: it has no line of all CPUs"), "{error}");
 }
 
 #[test]
 fn stat_is_read_without_guest_time_twice() {
-    let stat = parse_stat(STAT, &[], 100).unwrap();
+    let stat = Stat::of(STAT, "cpu", 100).unwrap();
     let idle = Nanos(45_000_000_000);
     assert_eq!(stat, Stat { busy: Nanos(1_630_000_000), idle, steal: Nanos(800_000_000) });
-    assert_eq!(parse_stat("cpu0 1 2 3 4 5 6 7 8\n", &[], 100), None);
-}
-
-/// Another process is busy on CPU 0, which the experiment on CPUs 1 and 2 does not see.
-#[test]
-fn only_the_cores_of_the_experiment_count() {
-    const EACH: &str = "cpu  900 0 0 0 0 0 0 900\n\
-                        cpu0 600 0 0 0 0 0 0 600\n\
-                        cpu1 100 0 0 0 0 0 0 50\n\
-                        cpu2 200 0 0 0 0 0 0 250\n\
-                        cpu21 7 0 0 0 0 0 0 7\n";
-    let used = vec![Cpu(1), Cpu(2)];
-    let of = |files: &[(&str, &str)], cpus: &[Cpu]| {
-        let root = machine(files);
-        let load = Load::under(root.path(), cpus.to_vec())?;
-        load.read().map(|reading| (load.source.error(), reading.all, reading.steal))
-    };
-    let stat = [("proc/stat", EACH), ("proc/self/mounts", BOTH)];
-    let v2 = ("cg/unified/cpu.stat", "usage_usec 77\n");
-    let sampled = (TICKS_ERROR, Nanos(3_000_000_000), Nanos(3_000_000_000));
-    assert_eq!(of(&stat, &used).unwrap(), sampled);
-    assert_eq!(of(&[&stat[..], &[v2]].concat(), &used).unwrap(), sampled);
-    let v1 = [
-        ("cg/acct/release_agent", "\n"),
-        ("cg/acct/cpuacct.usage", "999\n"),
-        ("cg/acct/cpuacct.usage_percpu", "600 100 203 \n"),
-    ];
-    let exact = [&stat[..], &v1, &[v2]].concat();
-    assert_eq!(of(&exact, &used).unwrap(), (Nanos::ZERO, Nanos(303), sampled.2));
-    assert_eq!(of(&exact, &[]).unwrap(), (Nanos::ZERO, Nanos(999), Nanos(9_000_000_000)));
-    let error = of(&stat, &[Cpu(3)]).unwrap_err().to_string();
-    assert!(error.ends_with("proc/stat: it has no line of each CPU that is used"), "{error}");
-    assert_eq!(sum_of("1 2", &[Cpu(2)]), None);
-    assert_eq!(sum_of("1 x", &[]), None);
+    assert_eq!(Stat::of("cpu0 1 2 3 4 5 6 7 8\n", "cpu", 100), None);
 }
 
 #[test]
 fn what_is_not_ours_is_foreign_and_never_negative() {
     let root = machine(&[("proc/stat", STAT)]);
-    let load = Load::under(root.path(), vec![]).unwrap();
+    let load = Load::under(root.path()).unwrap();
     let at = Instant::now();
     let reading = |ms, all, own, steal| Reading {
         at: at + Duration::from_millis(ms),
@@ -108,11 +75,11 @@ fn what_is_not_ours_is_foreign_and_never_negative() {
         own: Nanos(own),
         steal: Nanos(steal),
     };
-    let found = load.between(&reading(0, 100, 10, 5), &reading(500, 300_000_100, 200_000_010, 5));
+    let found = reading(500, 300_000_100, 200_000_010, 5).since(&reading(0, 100, 10, 5), load.error());
     assert_eq!((found.foreign, found.steal), (0.2, 0.0));
     assert_eq!((found.foreign_error, found.steal_error), (0.04, 0.02));
     assert!(found.exceeds(0.15) && !found.exceeds(0.17));
-    let stolen = load.between(&reading(0, 0, 0, 0), &reading(500, 0, 9_999, 50_000_000));
+    let stolen = reading(500, 0, 9_999, 50_000_000).since(&reading(0, 0, 0, 0), load.error());
     assert_eq!((stolen.foreign, stolen.steal), (0.0, 0.1));
     assert!(stolen.exceeds(0.07) && !stolen.exceeds(0.09));
 }
@@ -151,9 +118,9 @@ fn a_stranger_is_seen_and_a_friend_is_not() {
         seconds.into_iter().find(|(_, share, _)| *share > 0.02).expect("the child runs");
     let own = end.own.saturating_sub(begin.own).get() as f64 / 1e9;
     assert!(own >= share, "{own} {share}");
-    let friend = load.between(&begin, &end);
-    load.own.retain(|own| *own != pid);
-    let stranger = load.between(&Reading { own: Nanos::ZERO, ..begin }, &Reading { own: Nanos::ZERO, ..end });
+    let friend = end.since(&begin, load.error());
+    let stranger =
+        Reading { own: Nanos::ZERO, ..end }.since(&Reading { own: Nanos::ZERO, ..begin }, load.error());
     assert!(friend.foreign < stranger.foreign, "{friend:?} {stranger:?}");
     load.begin();
     assert!(load.end().is_some());
@@ -174,32 +141,6 @@ fn a_process_of_the_experiment_that_is_gone_is_named() {
 }
 
 #[test]
-fn what_children_use_is_foreign_unless_they_belong_to_the_experiment() {
-    let text = "42 (a (b) c) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1";
-    let time = |ticks: u64| Nanos(ticks * 10_000_000);
-    let found = super::process(text, 100).unwrap();
-    assert_eq!(found, super::Process { pid: 42, parent: 7, of_itself: time(30), of_ended: time(70) });
-    for damaged in ["", "42", "42 (a", "42 (a) S", "x (a) S 7"] {
-        assert_eq!(super::process(damaged, 100), None, "{damaged}");
-    }
-    // A child of a child that has ended, and one that spins.
-    let used = |load: &Load, begin: &Reading| load.read().unwrap().own.saturating_sub(begin.own);
-    let load = Load::open().unwrap().with_descendants();
-    let begin = load.read().unwrap();
-    let spin = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; true";
-    assert!(Command::new("sh").args(["-c", spin]).status().unwrap().success());
-    assert!(used(&load, &begin) > Nanos(50_000_000), "{:?}", used(&load, &begin));
-    let child = spinning();
-    let begin = load.read().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while used(&load, &begin) < Nanos(50_000_000) {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    drop(child);
-}
-
-#[test]
 fn waiting_for_quiet_has_an_end() {
     let mut load = Load::open().unwrap();
     assert!(load.wait_quiet(f64::INFINITY, Duration::from_secs(60)));
@@ -213,9 +154,7 @@ fn waiting_for_quiet_has_an_end() {
 proptest! {
     #[test]
     fn no_text_makes_the_parsers_panic(text in "(cpu |cgroup|cgroup2|/|cpuacct|[0-9 ,\n]|\\PC)*", per_second: u64) {
-        let _ = parse_stat(&text, &[], per_second);
-        let _ = parse_stat(&text, &[Cpu(0), Cpu(7)], per_second);
-        let _ = sum_of(&text, &[Cpu(0), Cpu(7)]);
-        let _ = cgroup_roots(&text, Path::new("/none"), true);
+        let _ = Stat::of(&text, "cpu", per_second);
+        let _ = cgroup_roots(&text, Path::new("/none"));
     }
 }

@@ -5,19 +5,6 @@ use std::hint::black_box;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-#[test]
-fn a_thread_is_pinned_while_the_guard_lives() {
-    let before = allowed().unwrap();
-    for &cpu in &before {
-        let pinned = Pinned::to(cpu).unwrap();
-        assert_eq!(allowed().unwrap(), [cpu]);
-        drop(pinned);
-        assert_eq!(allowed().unwrap(), before);
-    }
-    assert_eq!(Pinned::to(Cpu(1023)).unwrap_err().to_string(), "cannot pin a thread to CPU 1023");
-    assert!(Pinned::to(Cpu(u32::MAX)).is_err());
-}
-
 /// The clock by number is the one of the calling thread.
 #[test]
 fn the_clock_of_a_thread_is_its_own() {
