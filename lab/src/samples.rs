@@ -29,7 +29,7 @@
 use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_recording::table::{Field, Kind, TableError, TableWriter, Value, field};
 use dwell_recording::{NewFile, NewFileError};
-use dwell_stats::{MeasuredBlock, Measurements};
+use dwell_stats::{BlockStatus, MeasuredBlock, Measurements, Role};
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -157,6 +157,22 @@ fn rows(block: usize, measured: &MeasuredBlock) -> impl Iterator<Item = Row<'_>>
     samples.chain(figures.map(move |(figure, value)| Row { block, figure, sample: None, value: Some(value) }))
 }
 
+const fn role(role: Role) -> &'static str {
+    match role {
+        Role::Baseline => "baseline",
+        Role::Tried => "tried",
+        Role::Control => "control",
+    }
+}
+
+const fn status(status: BlockStatus) -> &'static str {
+    match status {
+        BlockStatus::Kept => "kept",
+        BlockStatus::KeptDisturbed => "kept_disturbed",
+        BlockStatus::Rejected => "rejected",
+    }
+}
+
 fn flush<W: Write + Send>(
     rows: &[Row<'_>],
     measurements: &Measurements,
@@ -172,13 +188,13 @@ fn flush<W: Write + Send>(
         [
             &|_| Some(measurements.name.as_str().into()),
             &|row| Some(arm(row).name.as_str().into()),
-            &|row| Some(arm(row).role.name().into()),
+            &|row| Some(role(arm(row).role).into()),
             &|row| Some(block(row).round.into()),
             &|row| Some(u32::from(block(row).pass).into()),
             &|row| Some(Value::Flag(block(row).round < measurements.rounds)),
             &|row| Some((row.block as u64).into()),
             &|row| Some(block(row).attempt.into()),
-            &|row| Some(block(row).status.name().into()),
+            &|row| Some(status(block(row).status).into()),
             &|row| Some(row.figure.into()),
             &|row| Some(row.sample?.0.into()),
             &|row| Some(row.sample?.1.into()),

@@ -61,17 +61,6 @@ pub enum BlockStatus {
     Rejected,
 }
 
-impl BlockStatus {
-    /// Its name in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            BlockStatus::Kept => "kept",
-            BlockStatus::KeptDisturbed => "kept_disturbed",
-            BlockStatus::Rejected => "rejected",
-        }
-    }
-}
-
 /// A block with everything that is known about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredBlock {

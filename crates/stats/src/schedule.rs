@@ -12,17 +12,6 @@ pub enum Role {
     Control,
 }
 
-impl Role {
-    /// Its name in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Role::Baseline => "baseline",
-            Role::Tried => "tried",
-            Role::Control => "control",
-        }
-    }
-}
-
 /// One setting that is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arm<S> {
