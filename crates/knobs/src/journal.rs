@@ -339,7 +339,6 @@ pub fn is_not_verified(machine: &dyn Writable, state_directory: &str) -> Result<
 /// The journal of a machine, locked for writing.
 pub struct Journal<'a> {
     machine: &'a dyn Writable,
-    directory: String,
     changes: Vec<Change>,
     /// What could not be read.
     unreadable: Vec<JournalError>,
@@ -398,7 +397,7 @@ impl<'a> Journal<'a> {
         }
         let Readable { changes, unreadable } = read_readable(machine, state_directory)?;
         let state_directory = state_directory.to_owned();
-        Ok(Journal { machine, directory, changes, unreadable, state_directory, _lock: lock })
+        Ok(Journal { machine, changes, unreadable, state_directory, _lock: lock })
     }
 
     /// What of it could not be read.
@@ -437,7 +436,7 @@ impl<'a> Journal<'a> {
     /// [`JournalError::NoNumber`] if the greatest is taken.
     pub fn next_id(&self) -> Result<Id, JournalError> {
         let latest = latest(&self.changes);
-        let path = || named(self.machine, &format!("{}/{}", self.directory, name(latest)));
+        let path = || named(self.machine, &path(&self.state_directory, latest));
         after(latest).ok_or_else(|| JournalError::NoNumber { path: path() })
     }
 
@@ -467,7 +466,7 @@ impl<'a> Journal<'a> {
             }
             self.reserve(bytes.len() + GROWTH)?;
         }
-        let path = format!("{}/{}", self.directory, name(change.id));
+        let path = path(&self.state_directory, change.id);
         let put = || whole_file::put(self.machine, &path, &bytes);
         let is_full = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
