@@ -3,6 +3,7 @@
 use crate::output;
 use crate::settings::pairs;
 use anyhow::ensure;
+use chrono::{DateTime, SecondsFormat, Utc};
 use dwell_knobs::journal::{Change, Entry, Id, STATE_DIRECTORY};
 use dwell_machine::Sysroot;
 use dwell_report::{count, duration};
@@ -84,23 +85,7 @@ pub(crate) fn ago(unix_s: u64) -> String {
 
 /// The time, in UTC: `2026-11-25T15:30:07Z`.
 pub(crate) fn utc() -> String {
-    let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-    let (days, second) = (now / 86_400, now % 86_400);
-    let (year, month, day) = date(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3_600, second / 60 % 60, second % 60)
-}
-
-/// The date so many days after 1970-01-01. Years are counted from March on, so that the leap day is the last.
-fn date(days: u64) -> (u64, u64, u64) {
-    const OF_400_YEARS: u64 = 146_097;
-    let days = days + 719_468;
-    let (era, day) = (days / OF_400_YEARS, days % OF_400_YEARS);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (400 * era + year + later, month, of_month)
+    DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// The name of a change: its values.
@@ -114,23 +99,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
-        let (mut expected, mut days) = ((1970, 1, 1), 0);
-        while expected.0 < 2110 {
-            assert_eq!(date(days), expected, "{days}");
-            let (year, month, day) = expected;
-            let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-            let of_month = match month {
-                2 => 28 + u64::from(leap),
-                4 | 6 | 9 | 11 => 30,
-                _ => 31,
-            };
-            expected = match (month, day) {
-                (12, 31) => (year + 1, 1, 1),
-                (_, day) if day == of_month => (year, month + 1, 1),
-                _ => (year, month, day + 1),
-            };
-            days += 1;
-        }
+    fn the_time_is_in_seconds_and_utc() {
+        let is_time = |text: &str| DateTime::parse_from_rfc3339(text).is_ok();
+        let now = utc();
+        assert!(now.len() == "2026-11-25T15:30:07Z".len() && now.ends_with('Z') && is_time(&now), "{now}");
     }
 }
