@@ -162,10 +162,9 @@ pub(crate) fn run(args: Args) -> Outcome {
 
 /// The recordings of a folder, in the order of their names.
 fn recordings(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot read the folder {}", folder.display()))?;
-    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-    let mut paths = paths.with_context(|| format!("cannot read the folder {}", folder.display()))?;
+    let read = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = read.with_context(|| format!("cannot read the folder {}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "parquet"));
     paths.sort();
     Ok(paths)

@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::overwrite::ForceArg;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use dwell_fleet::{A_CLASS, Costs, Question, Rollout, Row, waves};
 use dwell_knobs::plan::Plan;
 use dwell_policy::Layer;
@@ -97,14 +97,10 @@ impl PlansArgs {
 
     /// Refuses plans that cannot be written, before anything is computed.
     pub(super) fn check(&self, layer: Layer) -> anyhow::Result<()> {
-        if self.plan.is_none() {
-            return Ok(());
-        }
-        if layer == Layer::Iothread {
-            bail!(
-                "cannot write plans for I/O threads, whose IDs are not in the recordings: use dwell tune --plan"
-            );
-        }
+        ensure!(
+            self.plan.is_none() || layer != Layer::Iothread,
+            "cannot write plans for I/O threads, whose IDs are not in the recordings: use dwell tune --plan"
+        );
         Ok(())
     }
 

@@ -138,8 +138,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 /// The other properties that the plan writes, for `-object`; libvirt's lines have polling only.
 fn others(plan: &Plan) -> String {
-    let is_polling = |name: &str| Property::ALL.iter().any(|property| property.name() == name);
-    let writes = plan.writes.iter().filter(|write| !is_polling(&write.knob));
+    let writes = plan.writes.iter().filter(|write| Property::from_name(&write.knob).is_none());
     writes.map(|write| format!(",{}={}", write.knob, write.to)).collect()
 }
 

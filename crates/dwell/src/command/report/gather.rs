@@ -240,9 +240,8 @@ fn keep_busiest(info: &mut Summary) -> usize {
 }
 
 /// The command line without output format, file and --force, so that it is the same in every format.
-pub(super) fn command(words: impl Iterator<Item = String>) -> String {
+pub(super) fn command(mut words: impl Iterator<Item = String>) -> String {
     let mut kept = vec!["dwell".to_owned()];
-    let mut words = words;
     while let Some(word) = words.next() {
         match word.as_str() {
             "--format" | "--output" | "-o" => drop(words.next()),

@@ -215,23 +215,17 @@ fn for_programs(verification: &Verification) -> Table {
         .chain(verification.work.iter().flat_map(|of| [of.unit.per_s(), of.unit.promised_per_unit()]));
     let rows = rows(verification);
     let known = |value: Option<f64>| value.filter(|v| v.is_finite()).map(Cell::Rounded);
-    let measured = |row: &Row, at: usize| known(row.measured[at].map(|measured| measured.value));
+    let of = |interval: Option<Interval>, part: fn(Interval) -> f64| known(interval.map(part));
     Table::of(names.zip(&rows))
         .column(Column::text("figure", "figure"), |(name, _)| name)
         .column(Column::number("predicted before", "predicted_before"), |(_, row)| known(row.predicted[0]))
         .column(Column::number("predicted after", "predicted_after"), |(_, row)| known(row.predicted[1]))
-        .column(Column::number("measured before", "before"), |(_, row)| measured(row, 0))
-        .column(Column::number("measured after", "after"), |(_, row)| measured(row, 1))
-        .column(Column::number("difference", "difference"), |(_, row)| {
-            known(row.difference.map(|of| of.value))
-        })
-        .column(Column::number("from", "difference_low_95"), |(_, row)| {
-            known(row.difference.map(|of| of.low))
-        })
-        .column(Column::number("to", "difference_high_95"), |(_, row)| {
-            known(row.difference.map(|of| of.high))
-        })
-        .column(Column::number("A/A from", "control_low_95"), |(_, row)| known(row.control.map(|of| of.low)))
-        .column(Column::number("A/A to", "control_high_95"), |(_, row)| known(row.control.map(|of| of.high)))
+        .column(Column::number("measured before", "before"), |(_, row)| of(row.measured[0], |is| is.value))
+        .column(Column::number("measured after", "after"), |(_, row)| of(row.measured[1], |is| is.value))
+        .column(Column::number("difference", "difference"), |(_, row)| of(row.difference, |is| is.value))
+        .column(Column::number("from", "difference_low_95"), |(_, row)| of(row.difference, |is| is.low))
+        .column(Column::number("to", "difference_high_95"), |(_, row)| of(row.difference, |is| is.high))
+        .column(Column::number("A/A from", "control_low_95"), |(_, row)| of(row.control, |is| is.low))
+        .column(Column::number("A/A to", "control_high_95"), |(_, row)| of(row.control, |is| is.high))
         .table()
 }
