@@ -153,13 +153,12 @@ impl Choice {
         let best = *places.first()?;
         let with_limit = || idlers.iter().filter(|(_, idler)| idler.tenant.most_loss.is_some());
         let number = with_limit().count();
-        let Terms { halt_cost, .. } = self.terms;
         let mut vetoed = vec![false; places.len()];
         for (name, idler) in with_limit() {
             let share = (MOST_EPISODES / number as f64 / idler.sample.weight().max(1.0)).min(1.0);
             let halves = idler.sample.halves(share).map(|half| vec![half]);
             let episodes: usize = halves.iter().flatten().map(Vec::len).sum();
-            let costs = self.prices.costs(&halves, halt_cost).ok()?;
+            let costs = self.prices.costs(&halves, self.terms.halt_cost).ok()?;
             let cost = |place: usize| costs[place].iter().sum::<f64>();
             for (place, vetoed) in places.iter().zip(&mut vetoed) {
                 *vetoed |= idler.tenant.vetoes(cost(*place), cost(0));

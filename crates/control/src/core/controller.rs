@@ -174,8 +174,7 @@ impl Controller {
     /// What was counted of so many CPUs, of all together, in the `ns` before now. If that shows another load the next
     /// decision is due at once, as far as CPU time may be borrowed for it, and only of what is seen from now on.
     pub fn glance(&mut self, now_ns: u64, ns: u64, cpus: usize, counted: &Counts) {
-        let Terms { halt_cost, .. } = self.terms;
-        if self.glances.glance(now_ns, ns, cpus, &self.present, counted, halt_cost) {
+        if self.glances.glance(now_ns, ns, cpus, &self.present, counted, self.terms.halt_cost) {
             self.another_load = true;
             self.decided_ns = now_ns;
             self.pace.hasten(now_ns);

@@ -23,18 +23,12 @@ const SKEW: [i32; 5] = [0, -2, -1, 1, 2];
 const WAITS: u32 = 7;
 
 /// What is known of one idler's lengths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Order {
     alike: f64,
     skew: i32,
     /// For so many periods other degrees are tried only where these would end trust.
     waits: u32,
-}
-
-impl Default for Order {
-    fn default() -> Order {
-        Order { alike: 0.0, skew: 0, waits: 0 }
-    }
 }
 
 impl Order {

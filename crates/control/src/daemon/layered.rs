@@ -94,7 +94,6 @@ impl Control<'_> {
             }
         };
         controller.start(self.now_ns());
-        let tally = Tally::default();
         Ok(Layered {
             subject: subject.clone(),
             controller,
@@ -102,7 +101,7 @@ impl Control<'_> {
             lease,
             given_up: None,
             vetoed: BTreeMap::new(),
-            tally,
+            tally: Tally::default(),
             rests_until_ns: 0,
             comparisons: Comparisons::default(),
         })
