@@ -37,7 +37,7 @@ enum What {
 }
 
 /// When the words of the pages were last revised.
-const REVISED: &str = "2026-11-22";
+const REVISED: &str = "2026-11-28";
 
 /// # Errors
 /// If a page cannot be written.
@@ -83,7 +83,8 @@ fn write_pages(dir: &Path, command: &Command, names: &[&str]) -> anyhow::Result<
 fn page(command: Command, name: &str) -> io::Result<String> {
     let mut page = vec![];
     let source = concat!("dwell ", env!("CARGO_PKG_VERSION"));
-    clap_mangen::Man::new(command)
+    // The command `help` has no page.
+    clap_mangen::Man::new(command.disable_help_subcommand(true))
         .title(name.to_uppercase())
         .date(REVISED)
         .source(source)

@@ -446,6 +446,11 @@ fn manual_pages_are_clean_and_there_is_one_for_each_command() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).expect("it can be listed").count(), all.len());
     for command in &all {
+        // In roff a hyphen is `\-`.
+        let text = std::fs::read_to_string(page(command)).expect("it can be read").replace('\\', "");
+        for named in text.split_whitespace().filter_map(|word| word.strip_suffix("(1)")) {
+            assert!(folder.path().join(format!("{named}.1")).exists(), "{command:?}: {named}(1)");
+        }
         let Ok(lint) = Command::new("mandoc").args(["-T", "lint", "-W", "style"]).arg(page(command)).output()
         else {
             dwell_testing::skip!("programs", "manual pages are clean", "no mandoc");
