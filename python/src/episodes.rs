@@ -4,7 +4,7 @@ use crate::{refused, wrong};
 use arrow_array::builder::{BooleanBuilder, StringDictionaryBuilder, UInt64Builder};
 use arrow_array::types::Int32Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dwell_recording::{Chunk, Columns, Reader};
 use pyo3::PyResult;
 use pyo3_arrow::PyTable;
@@ -82,19 +82,25 @@ fn batch(reader: &Reader, chunk: &Chunk, schema: &SchemaRef) -> PyResult<RecordB
     RecordBatch::try_new(Arc::clone(schema), arrays).map_err(wrong)
 }
 
-/// A column by any of these names.
-pub(crate) fn column<'a>(batch: &'a RecordBatch, names: &[&str]) -> Option<&'a ArrayRef> {
-    names.iter().find_map(|name| batch.column_by_name(name))
-}
-
-/// A column by any of these names that must be there.
-pub(crate) fn needed<'a>(batch: &'a RecordBatch, names: &[&str]) -> PyResult<&'a ArrayRef> {
-    let found = column(batch, names);
-    found.ok_or_else(|| refused(format!("the table has no column `{}`", names.join("` or `"))))
-}
-
-/// A column as another type.
-pub(crate) fn cast(array: &dyn Array, to: &DataType) -> PyResult<ArrayRef> {
+/// A column by any of these names, as this type; durations and times are nanoseconds.
+pub(crate) fn column(batch: &RecordBatch, names: &[&str], to: &DataType) -> PyResult<Option<ArrayRef>> {
+    let found = names.iter().find_map(|name| Some((name, batch.column_by_name(name)?)));
+    let Some((name, array)) = found else { return Ok(None) };
     let options = arrow_cast::CastOptions { safe: false, ..Default::default() };
-    arrow_cast::cast_with_options(array, to, &options).map_err(wrong)
+    let cast = |array: &dyn Array, to: &DataType| {
+        arrow_cast::cast_with_options(array, to, &options)
+            .map_err(|error| refused(format!("cannot read column `{name}`: {error}")))
+    };
+    let array = match array.data_type() {
+        DataType::Duration(_) => cast(array, &DataType::Duration(TimeUnit::Nanosecond))?,
+        DataType::Timestamp(_, _) => cast(array, &DataType::Timestamp(TimeUnit::Nanosecond, None))?,
+        _ => Arc::clone(array),
+    };
+    cast(&array, to).map(Some)
+}
+
+/// A column that must be there.
+pub(crate) fn needed(batch: &RecordBatch, names: &[&str], to: &DataType) -> PyResult<ArrayRef> {
+    let found = column(batch, names, to)?;
+    found.ok_or_else(|| refused(format!("the table has no column `{}`", names.join("` or `"))))
 }

@@ -1,6 +1,6 @@
 //! Tables from Python: recordings as files in memory, episodes, and costs.
 
-use crate::episodes::{METADATA, cast, column, needed};
+use crate::episodes::{METADATA, column, needed};
 use crate::{refused, wrong};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt64Type};
@@ -12,6 +12,7 @@ use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
 use pyo3::PyResult;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names of the columns with the path and the bytes of a file: as of Ray and Spark, and of DuckDB.
 const PATH: [&str; 2] = ["path", "filename"];
@@ -32,8 +33,8 @@ pub(crate) fn recordings(batches: impl RecordBatchReader, layer: Layer) -> PyRes
         let mut files = vec![];
         for batch in batches {
             let batch = batch.map_err(wrong)?;
-            let paths = cast(needed(&batch, &PATH)?, &DataType::Utf8)?;
-            files.push((paths, cast(needed(&batch, &BYTES)?, &DataType::LargeBinary)?));
+            let paths = needed(&batch, &PATH, &DataType::Utf8)?;
+            files.push((paths, needed(&batch, &BYTES, &DataType::LargeBinary)?));
         }
         return Ok(Recordings::Files(files));
     }
@@ -57,22 +58,24 @@ pub(crate) fn recordings(batches: impl RecordBatchReader, layer: Layer) -> PyRes
 }
 
 impl Recordings {
-    /// The costs of all, on all cores, in their order.
-    pub(crate) fn rows(self, question: &Question) -> Vec<Row> {
+    /// The costs of all, on all cores, in their order; of those that have not begun none once `stop` is set.
+    pub(crate) fn rows(self, question: &Question, stop: &AtomicBool) -> Vec<Row> {
         let row = |name: &str, bytes: &[u8]| {
-            let opened = Input::from_bytes(name, bytes);
-            Row::new(name.to_owned(), name, question, opened)
+            let opened = (!stop.load(Ordering::Relaxed)).then(|| Input::from_bytes(name, bytes))?;
+            Some(Row::new(name.to_owned(), name, question, opened))
         };
         match self {
             Recordings::Files(files) => {
                 let of_batch = |(paths, bytes): &(ArrayRef, ArrayRef)| -> Vec<Row> {
                     let (paths, bytes) = (paths.as_string::<i32>(), bytes.as_binary::<i64>());
                     let files = (0..paths.len()).into_par_iter();
-                    files.map(|at| row(paths.value(at), bytes.value(at))).collect()
+                    files.filter_map(|at| row(paths.value(at), bytes.value(at))).collect()
                 };
                 files.iter().flat_map(of_batch).collect()
             }
-            Recordings::Episodes(all) => all.par_iter().map(|(name, bytes)| row(name, bytes)).collect(),
+            Recordings::Episodes(all) => {
+                all.par_iter().filter_map(|(name, bytes)| row(name, bytes)).collect()
+            }
         }
     }
 }
@@ -92,9 +95,7 @@ fn add_episodes(
     metadata: &Metadata,
     found: &mut BTreeMap<String, Episodes>,
 ) -> PyResult<()> {
-    let optional = |names: &[&str], kind: &DataType| -> PyResult<Option<ArrayRef>> {
-        column(batch, names).map(|array| cast(array, kind)).transpose()
-    };
+    let optional = |names: &[&str], kind: &DataType| column(batch, names, kind);
     let number = |array: &Option<ArrayRef>, at: usize| {
         array
             .as_ref()
@@ -104,19 +105,24 @@ fn add_episodes(
     let (names, idlers) =
         (optional(&["recording", "vm"], &DataType::Utf8)?, optional(&["idler"], &DataType::Utf8)?);
     let text = |array: &Option<ArrayRef>, at: usize, otherwise: &'static str| match array {
-        Some(array) if array.is_valid(at) => array.as_string::<i32>().value(at).to_owned(),
-        _ => otherwise.to_owned(),
+        Some(array) => array.as_string::<i32>().value(at).to_owned(),
+        None => otherwise.to_owned(),
     };
-    let idle = cast(needed(batch, &["idle_ns"])?, &DataType::UInt64)?;
+    let idle = needed(batch, &["idle_ns"], &DataType::UInt64)?;
     let starts = optional(&["start_ns"], &DataType::UInt64)?;
     let windows = optional(&["window_ns"], &DataType::UInt64)?;
     let halted = optional(&["halted"], &DataType::Boolean)?;
     let latencies = optional(&["wake_latency_ns"], &DataType::UInt64)?;
     let alone = optional(&["alone_ns"], &DataType::UInt64)?;
+    // Of the other columns null is what is not known.
+    let whole = [("idle_ns", Some(&idle)), ("recording", names.as_ref()), ("idler", idlers.as_ref())];
+    for (name, array) in whole.into_iter().chain([("start_ns", starts.as_ref())]) {
+        if let Some(at) = array.and_then(|array| (0..array.len()).find(|&at| array.is_null(at))) {
+            return Err(refused(format!("`{name}` of row {at} is null")));
+        }
+    }
     for at in 0..batch.num_rows() {
-        let Some(idle_ns) = number(&Some(idle.clone()), at) else {
-            return Err(refused(format!("`idle_ns` of row {at} is null")));
-        };
+        let idle_ns = idle.as_primitive::<UInt64Type>().value(at);
         let name = text(&names, at, ALONE);
         if !found.contains_key(&name) {
             let packing = Packing { zstd_level: 1, ..Packing::default() };
@@ -144,7 +150,7 @@ fn add_episodes(
 /// Each idle time of a table.
 pub(crate) fn idle_times(batches: impl RecordBatchReader, see: &mut dyn FnMut(u64)) -> PyResult<()> {
     for batch in batches {
-        let idle = cast(needed(&batch.map_err(wrong)?, &["idle_ns"])?, &DataType::UInt64)?;
+        let idle = needed(&batch.map_err(wrong)?, &["idle_ns"], &DataType::UInt64)?;
         idle.as_primitive::<UInt64Type>().iter().flatten().for_each(&mut *see);
     }
     Ok(())
@@ -155,8 +161,8 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
     let mut rows = vec![];
     for batch in batches {
         let batch = batch.map_err(wrong)?;
-        let text = |name: &str| cast(needed(&batch, &[name])?, &DataType::Utf8);
-        let number = |name: &str| cast(needed(&batch, &[name])?, &DataType::Int64);
+        let text = |name: &str| needed(&batch, &[name], &DataType::Utf8);
+        let number = |name: &str| needed(&batch, &[name], &DataType::Int64);
         let [recordings, layers, classes, errors, today] =
             [text("recording")?, text("layer")?, text("class")?, text("error")?, text("today")?];
         let [episodes, idlers, span, optimum, today_ns] = [
@@ -168,9 +174,9 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
         ];
         let list =
             DataType::List(std::sync::Arc::new(arrow_schema::Field::new("element", DataType::Int64, true)));
-        let costs = cast(needed(&batch, &["cost_ns"])?, &list)?;
+        let costs = needed(&batch, &["cost_ns"], &list)?;
         // Tables of older versions do not have it.
-        let first = column(&batch, &["first_lengths"]).map(|array| cast(array, &list)).transpose()?;
+        let first = column(&batch, &["first_lengths"], &list)?;
         let words = |array: &ArrayRef, at: usize| {
             array.is_valid(at).then(|| array.as_string::<i32>().value(at).to_owned())
         };

@@ -9,16 +9,22 @@ use dwell_fleet::{Fineness, HeldOut, Question, Row};
 use dwell_policy::param::{Setting, known_version};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::Reader;
+use dwell_recording::{OpenError, Reader};
 use dwell_replay::advice::{Goal, Worth};
 use dwell_replay::tune::{Task, tune as advise};
 use dwell_replay::{RecordingSource, Versions, WakeupLatency, check, grid};
 use dwell_stats::{LogHistogram, Resolution};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyRecordBatch;
 use pyo3_arrow::{PyRecordBatch, PyTable};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 /// An error as Python's `ValueError`, with its causes.
 fn wrong(error: impl std::error::Error) -> PyErr {
@@ -64,6 +70,56 @@ fn all_settings(layer: &str, version: Option<&str>, grid: &str) -> PyResult<Vec<
     Ok(fineness_of(grid)?.settings(layer, version_of(layer, version, Versions::NEWEST)?))
 }
 
+/// The longest that a halt and its wakeup can take \[ns\], as of the program; more is a unit that was mistaken.
+const LONGEST_HALT_NS: u64 = 10_000_000;
+
+fn halt(name: &str, ns: u64) -> PyResult<Nanos> {
+    let known = (ns <= LONGEST_HALT_NS).then_some(Nanos(ns));
+    known.ok_or_else(|| refused(format!("{name} = {ns}: no halt takes more than 10 ms; write nanoseconds")))
+}
+
+/// The threads of this process: a process that was forked has none of those of its parent.
+fn threads() -> PyResult<Arc<ThreadPool>> {
+    static OF_PROCESS: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+    let mut of_process = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((process, threads)) = &*of_process
+        && *process == std::process::id()
+    {
+        return Ok(Arc::clone(threads));
+    }
+    let threads = Arc::new(ThreadPoolBuilder::new().build().map_err(wrong)?);
+    // Dropped, those of the parent would be waited for.
+    std::mem::forget(of_process.replace((std::process::id(), Arc::clone(&threads))));
+    Ok(threads)
+}
+
+/// What a thread without the interpreter's lock returns. A signal, such as that of Ctrl-C, ends the wait: then `stop` is set,
+/// and the thread ends by itself.
+fn wait_for<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&AtomicBool) -> PyResult<T> + Send + 'static,
+) -> PyResult<T> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (sender, mut receiver) = mpsc::sync_channel(1);
+    let of_work = Arc::clone(&stop);
+    let threads = threads()?;
+    let worker = thread::spawn(move || sender.send(threads.install(|| work(&of_work))));
+    loop {
+        let receiver = &mut receiver;
+        match py.detach(move || receiver.recv_timeout(Duration::from_millis(50))) {
+            Ok(done) => return done,
+            Err(RecvTimeoutError::Timeout) => {
+                py.check_signals().inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+            }
+            // As without a thread: an exception of PyO3.
+            Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(_) => return Err(refused("the work ended without a result")),
+            },
+        }
+    }
+}
+
 /// A recording in a file or in memory.
 #[derive(FromPyObject)]
 enum Source {
@@ -75,13 +131,17 @@ enum Source {
 
 impl Source {
     fn open(self) -> PyResult<Reader> {
-        match self {
-            Source::Bytes(bytes) => Reader::from_bytes("recording", bytes).map_err(wrong),
-            Source::Path(path) if !path.exists() => {
-                Err(PyOSError::new_err(format!("cannot open the recording {}: no such file", path.display())))
+        let opened = match self {
+            Source::Bytes(bytes) => Reader::from_bytes("recording", bytes),
+            Source::Path(path) => Reader::open(&path),
+        };
+        opened.map_err(|error| match &error {
+            // FileNotFoundError and others, as of Python's own `open`.
+            OpenError::Unreadable { source, .. } => {
+                std::io::Error::new(source.kind(), format!("{error}: {source}")).into()
             }
-            Source::Path(path) => Reader::open(&path).map_err(wrong),
-        }
+            _ => wrong(error),
+        })
     }
 }
 
@@ -110,19 +170,19 @@ fn costs(
     let of = layer_of(layer)?;
     let version = version_of(of, version, Versions::NEWEST)?;
     let question = Question {
-        wakeup_latency: wakeup_latency_ns.map(Nanos),
+        wakeup_latency: wakeup_latency_ns.map(|ns| halt("wakeup_latency_ns", ns)).transpose()?,
         label,
-        ..Question::new(of, version, Nanos(halt_cost_ns), fineness_of(grid)?)
+        ..Question::new(of, version, halt("halt_cost_ns", halt_cost_ns)?, fineness_of(grid)?)
     };
     let reader = recordings.into_reader()?;
-    // The engine takes its time without the interpreter's lock.
-    py.detach(|| {
-        let rows = input::recordings(reader, of)?.rows(&question);
+    wait_for(py, move |stop| {
+        let rows = input::recordings(reader, of)?.rows(&question, stop);
         output::costs(&question, &rows)
     })
 }
 
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // As above.
 fn rollout(
     py: Python<'_>,
     costs: AnyRecordBatch,
@@ -136,7 +196,7 @@ fn rollout(
     let settings = all_settings(layer, version, grid)?;
     let held_out = HeldOut::parse(held_out).map_err(|why| refused(format!("held_out: {why}")))?;
     let reader = costs.into_reader()?;
-    py.detach(|| {
+    wait_for(py, move |_| {
         let mut rows: Vec<Row> = input::costs(reader)?;
         if let Some(classes) = classes {
             Row::classify(&mut rows, &classes.into_iter().collect());
@@ -151,20 +211,24 @@ fn tune(
     py: Python<'_>,
     source: Source,
     halt_cost_ns: u64,
-    layer: Option<&str>,
-    version: Option<&str>,
+    layer: Option<String>,
+    version: Option<String>,
     min_gain: f64,
 ) -> PyResult<String> {
-    py.detach(|| {
+    let halt_cost = halt("halt_cost_ns", halt_cost_ns)?;
+    if !(0.0..=1.0).contains(&min_gain) {
+        return Err(refused(format!("min_gain = {min_gain}: write a share of one CPU, from 0 to 1")));
+    }
+    wait_for(py, move |_| {
         let reader = source.open()?;
         let metadata = reader.metadata().clone();
-        let layer = layer.map_or(Ok(metadata.layer), layer_of)?;
-        let version = version_of(layer, version, Versions::of_recording(&metadata))?;
+        let layer = layer.as_deref().map_or(Ok(metadata.layer), layer_of)?;
+        let version = version_of(layer, version.as_deref(), Versions::of_recording(&metadata))?;
         if metadata.has_least_lengths() {
             return Err(refused("cannot advise: the recording has only lower bounds of idle times"));
         }
         let latency = WakeupLatency::of_recording(&reader).map_err(wrong)?;
-        let latency = latency.unwrap_or_else(|| WakeupLatency::constant(Nanos(halt_cost_ns)));
+        let latency = latency.unwrap_or_else(|| WakeupLatency::constant(halt_cost));
         let source = RecordingSource::new(reader, layer == Layer::Iothread);
         let checked = check::self_check(&source).map_err(wrong)?;
         if checked.contradicts() {
@@ -177,7 +241,7 @@ fn tune(
             present: present.unwrap_or_else(|| Setting::defaults(layer, version)),
             candidates: &grid::settings(layer, version),
             goal: Goal::LeastCost,
-            halt_cost: Nanos(halt_cost_ns),
+            halt_cost,
             wakeup_latency: &latency,
             worth_a_change: Worth { cpu_share: min_gain, ..Worth::default() },
             decided: None,

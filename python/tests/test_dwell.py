@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 import threading
 
 import duckdb
@@ -140,8 +142,10 @@ def test_sketches_cost_what_their_recordings_cost(fleet, dwell, dwell_costs, tmp
 
 
 def test_errors_are_exceptions(recordings, tmp_path):
-    with pytest.raises(OSError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match="cannot open the recording .*nothing.parquet: No such file"):
         dwell.read(tmp_path / "nothing.parquet")
+    with pytest.raises(OSError, match="it is a directory"):
+        dwell.read(tmp_path)
     with pytest.raises(ValueError, match="not a Parquet file"):
         dwell.read(b"PAR1 and so on")
     with pytest.raises(ValueError, match="no column `idle_ns`"):
@@ -158,6 +162,58 @@ def test_errors_are_exceptions(recordings, tmp_path):
         dwell.rollout(dwell.costs(pa.table({"idle_ns": [1]})), layer="guest", grid="fine")
     with pytest.raises(OverflowError):
         dwell.costs(pa.table({"idle_ns": [1]}), -1)
+    with pytest.raises(ValueError, match="cannot read column `idle_ns`: .*-3"):
+        dwell.costs(pa.table({"idle_ns": [1, -3]}))
+    for column in ["recording", "idler", "start_ns"]:
+        with pytest.raises(ValueError, match=f"`{column}` of row 0 is null"):
+            dwell.costs(pa.table({"idle_ns": [1], column: [None]}))
+    for halt_cost_ns in [10_000_001, 2**64 - 1]:
+        with pytest.raises(ValueError, match="no halt takes more than 10 ms"):
+            dwell.tune(recordings / "guest-redis_c1.parquet", halt_cost_ns)
+    with pytest.raises(ValueError, match="a share of one CPU"):
+        dwell.tune(recordings / "guest-redis_c1.parquet", min_gain=float("nan"))
+
+
+def test_durations_and_times_are_nanoseconds():
+    wanted = rows(dwell.costs(pa.table({"start_ns": [0, 9_000_000], "idle_ns": [5_000, 900_000]})))
+    for unit, scale in [("us", 1_000), ("ns", 1)]:
+        lengths = pa.array([5_000 // scale, 900_000 // scale], pa.duration(unit))
+        starts = pa.array([0, 9_000_000 // scale], pa.timestamp(unit, "UTC"))
+        assert rows(dwell.costs(pa.table({"start_ns": starts, "idle_ns": lengths}))) == wanted
+
+
+def run(script: str) -> str:
+    """What a Python of its own prints."""
+    begin = "import dwell, multiprocessing, os, signal, threading, pyarrow as pa\n"
+    done = subprocess.run([sys.executable, "-c", begin + script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_ctrl_c_ends_a_call(recordings):
+    # The whole takes minutes.
+    script = """
+whole = pa.table({"path": ["recording"] * 500, "bytes": [open(PATH, "rb").read()] * 500})
+threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    dwell.costs(whole, grid="fine")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    path = str(recordings / "guest-redis_c1.parquet")
+    assert run(script.replace("PATH", repr(path))) == "interrupted\n"
+
+
+def test_a_process_that_was_forked_has_threads_of_its_own():
+    script = """
+table = pa.table({"idle_ns": [5_000, 900_000]})
+costs = lambda: print(dwell.costs(table).num_rows, flush=True)
+costs()
+child = multiprocessing.get_context("fork").Process(target=costs)
+child.start()
+child.join()
+"""
+    assert run(script) == "1\n1\n"
 
 
 def test_the_interpreter_runs_on_while_recordings_are_replayed(recordings):
