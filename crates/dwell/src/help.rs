@@ -6,8 +6,8 @@ use std::fmt::Write;
 /// Commands by what they are for.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Everyday", &["doctor", "tune", "record", "apply", "verify", "revert", "status"]),
-    ("Keep it right", &["control"]),
-    ("Look closer", &["why", "replay", "report", "explain", "info", "top", "bound", "study", "params"]),
+    ("Control", &["control"]),
+    ("Analysis", &["why", "replay", "report", "explain", "info", "top", "bound", "study", "params"]),
     ("QEMU", &["iothread"]),
     ("Timers", &["timer"]),
     ("Fleet", &["fleet", "sketch"]),

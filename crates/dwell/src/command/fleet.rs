@@ -30,8 +30,9 @@ use std::path::{Path, PathBuf};
 /// optimum. The regret of a VM is its cost above that of its own best setting. Costs are sums over all
 /// recordings: a VM that was recorded for longer weighs more.
 ///
-/// A VM is named after its file, without folders and extension: files of one name in several folders are recordings of
-/// one VM. Recordings that are damaged, empty or absurd, or that contradict themselves, are listed and do not count.
+/// A VM is named after its file, without folders and extension: files of one name in several folders are recordings
+/// of one VM. Recordings that are damaged, empty or implausible, or that fail the self-check, are listed and do not
+/// count.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell fleet recordings --halt-cost 20us\n  \
                         dwell fleet fleet --class tenant --held-out day2 --settings 1,2,5 -o costs.parquet --plan plans")]

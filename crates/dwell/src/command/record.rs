@@ -97,8 +97,9 @@ struct Host {
     without_contention: bool,
     /// Do not record what vCPUs run between their halts and what woke them
     ///
-    /// By default kvm_apic_accept_irq, sched_waking, local_timer_entry and irq_handler_entry are recorded too. They show which vCPU woke
-    /// which, how far into what it runs, from which `dwell tune` predicts how much work is done under another setting.
+    /// By default kvm_apic_accept_irq, sched_waking, local_timer_entry and irq_handler_entry are recorded too. They
+    /// show which vCPU woke which, and when. From that `dwell tune` predicts how much work is done under another
+    /// setting.
     #[arg(long)]
     without_causes: bool,
     #[command(flatten)]
@@ -114,9 +115,9 @@ struct Guest {
     source: GuestSource,
     /// Do not record the segments of tasks and what woke them
     ///
-    /// By default sched_switch is recorded too, where power:cpu_idle is. It shows what runs between two idle times and
-    /// what woke it, another task, a timer or an interrupt, from which `dwell tune` predicts how much work is done under
-    /// another setting.
+    /// By default sched_switch is recorded too, where power:cpu_idle is. It shows what runs between two idle times
+    /// and what woke it: another task, a timer or an interrupt. From that `dwell tune` predicts how much work is done
+    /// under another setting.
     #[arg(long)]
     without_causes: bool,
     #[command(flatten)]
@@ -138,9 +139,9 @@ struct Thread {
     comm: Vec<String>,
     /// Do not record what the threads run between their waits and what woke them
     ///
-    /// By default sched_waking of these threads and the interrupt tracepoints are recorded too. They show which thread
-    /// woke which, how far into what it runs, from which `dwell tune` predicts how much work would be done if the threads
-    /// polled. Threads that wait for each other are to be recorded together: a server and its client by two names.
+    /// By default sched_waking of these threads and the interrupt tracepoints are recorded too. They show which
+    /// thread woke which, and when. From that `dwell tune` predicts how much work would be done if the threads
+    /// polled. Record threads that wait for each other together, such as a server and its client by two --comm.
     #[arg(long)]
     without_causes: bool,
     #[command(flatten)]

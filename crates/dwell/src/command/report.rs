@@ -57,9 +57,9 @@ pub(crate) struct Args {
     /// be repeated.
     #[arg(long, value_name = "JSON")]
     measured: Vec<PathBuf>,
-    /// Bill of CPU time to show, as JSON
+    /// CPU time by cause to show, as JSON
     ///
-    /// The output of `dwell why --format json`: a recording does not hold what a bill is made of. Can be repeated.
+    /// The output of `dwell why --format json`. Can be repeated.
     #[arg(long, value_name = "JSON")]
     why: Vec<PathBuf>,
     /// Decisions of the controller to draw over time

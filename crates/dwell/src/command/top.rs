@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Only threads with this name; for the target `thread`
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
-    /// Show above what CPU time goes for, as `dwell why`
+    /// Show above what uses CPU time, as `dwell why`
     ///
     /// That of the VMs, or of this machine's CPUs, in the last ten seconds; with --once, in one interval. More events are
     /// traced for it.

@@ -18,21 +18,21 @@ use dwell_timer::why::{Bill, CpusBill, Known, OfSubject, Report, removals, remov
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Report what the CPU time of a VM or machine goes for, and what removes it
+/// Report what uses the CPU time of a VM or machine, and what removes it
 ///
-/// Of a VM: watches the threads of a VM, or of any process: what its vCPUs poll, what wakes them, which devices they access in the
-/// VMM; what wakes the VMM's event loops, and how long they poll; and the threads that the kernel has for it. The lines add
-/// up to what /proc counts in the same time. Changes nothing.
+/// For a VM, or any process, it watches the threads: how long vCPUs poll, what wakes them, which devices they access
+/// in the VMM; what wakes the VMM's event loops, and how long these poll; and the kernel's threads for the VM. The
+/// lines add up to the CPU time that /proc counts. Changes nothing.
 ///
-/// Events cost those that cause them. So in the first quarter of the time nothing is traced, and what is saved is scaled
-/// to what was used then.
+/// Tracing takes CPU time from what is traced. So nothing is traced in the first quarter of the time, and savings are
+/// scaled to the CPU time used then.
 ///
-/// Of this machine, with --cpus or where no VM runs, as inside a guest: watches its CPUs. Which tasks, timers (by the
-/// function that is called) and interrupts run, how often they wake a CPU that idles, and how long CPUs poll. The lines add
-/// up to what /proc/stat does not count as idle, and the polls, which it does. In a guest, what a removal saves the host is
-/// estimated from the wakeups, at 20 us each.
+/// With --cpus, or where no VM runs, as in a guest, it watches this machine's CPUs: which tasks, timers (by the
+/// function that is called) and interrupts run, how often they wake an idle CPU, and how long CPUs poll. The lines
+/// add up to what /proc/stat does not count as idle, plus the polls, which it counts as idle. In a guest, what a
+/// removal saves the host is estimated at 20 us for each wakeup.
 ///
-/// Where tracing is not possible there are only the threads' times and the counters of polls, of KVM or of cpuidle.
+/// Where tracing is not possible, only the times of threads and the poll counters of KVM or cpuidle are printed.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  dwell why\n  dwell why web --duration 30s\n  dwell why --all --format csv\n  dwell why --cpus"

@@ -26,15 +26,12 @@ use std::path::{Path, PathBuf};
 
 /// Keep the polling setting right while the load changes
 ///
-/// Decides every 100 ms, sooner after a start or a change, and later where its CPU time is used up. About 130 settings
-/// are replayed over a sample of the last episodes; the one that costs least is taken if it saves a sixteenth of the
-/// present cost, on each half of the sample. The setting in force is replayed as well: where its polls or halts differ
-/// from those counted by more than 10 % three times in a row, the originals are in force for 1 s, 2 s and so on up to
-/// 64 s, or until the load changes. When control has cost more than 1.01 times what the originals would have cost, by
-/// over 1 % of their cost of the last 10 s, the originals are in force for 100 ms, after further losses for 1 s, 2 s
-/// and so on up to 64 s. There are at most 240 writes a minute. Unless `verify` in the configuration is 0, a setting
-/// that is taken for guest or host is compared in turns with the one before, and where CPUs mostly halt, polling is
-/// tried now and then.
+/// Decides about every 100 ms: about 130 settings are replayed over a sample of the last episodes, and the one that
+/// costs least is taken if it saves a sixteenth of the present cost. Unless `verify` in the configuration is 0, a
+/// setting that is taken for guest or host is compared with the one before, in turns, and where CPUs mostly halt,
+/// polling is tried now and then. The originals are in force again, for 0.1 s to 64 s, where a replay of the setting
+/// in force does not give what was counted, or where control has cost more than the originals would have. At most 240
+/// parameters are written in a minute.
 ///
 /// By default it only prints the changes that it would make; --mode active makes them. The originals and every value
 /// that may be written are in the journal before the first write. They are restored at the end, by SIGTERM and Ctrl-C
@@ -68,8 +65,8 @@ use std::path::{Path, PathBuf};
     )),
     mut_arg("wakeup_latency", |arg| arg.long_help(
         "Latency that one halt adds to its wakeup, such as 8us\n\n\
-         From 0 to 10ms. What the kernel measures of a halt is longer than the idle time by it; dwell_idle has a parameter of its own. With \
-         --replay only the columns of added latency depend on it. [default: that of the configuration, else of a guest as measured \
+         From 0 to 10ms. The time that the kernel measures of a halt is longer than the idle time by this; dwell_idle has a parameter of its own. With \
+         --replay it is taken out of recorded idle times that include it. [default: that of the configuration, else of a guest as measured \
          in bursts and of a host as calibrated; with --replay the wakeup latencies of the recording; if it has none, the latency measured with the halt cost; else the halt cost]",
     ))
 )]

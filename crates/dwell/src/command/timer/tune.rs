@@ -20,12 +20,12 @@ use std::path::{Path, PathBuf};
 
 /// Predict what another set-up would save for recorded timers, and recommend one
 ///
-/// Keeps what the guest did (when it armed a timer, whether it fired, where the vCPU was then) and lets the model decide
-/// what each set-up makes of it: pi_inject_timer, APICv, HLT exits, isolated CPUs, busy or idle housekeeping CPUs, and
-/// with --upgrade another kernel. Prints the self-check, the bound that no set-up can exceed, exits and their time in the
+/// Keeps what the guest did (when it armed a timer, whether it fired, where the vCPU was then) and replays it under
+/// other set-ups: pi_inject_timer, APICv, HLT exits, isolated CPUs, busy or idle housekeeping CPUs, and with
+/// --upgrade another kernel. Prints the self-check, the bound that no set-up can exceed, exits and their time in the
 /// host per set-up, how late timers are under each advance, and the advice with what is missing for it. APICv, the
-/// preemption timer and nohz_full are those given, else those recorded, else those of this machine if it is the one
-/// recorded, else assumed. Nothing on the machine is changed.
+/// preemption timer and nohz_full are taken from the options, else from the recording, else from this machine if it
+/// is the one recorded, else assumed. Nothing on the machine is changed.
 #[derive(clap::Args)]
 #[command(after_help = "Example: dwell timer tune timer.parquet --disable-exits mwait --pcpu isolated")]
 pub(crate) struct Args {
