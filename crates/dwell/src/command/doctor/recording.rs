@@ -13,7 +13,7 @@ pub(super) fn facilities(page: &mut Page, facilities: &Facilities) {
             Mounted::Unknown if facilities.perf == Perf::NotAsked => "not known".to_owned(),
             Mounted::Unknown => "not in this kernel".to_owned(),
             Mounted::No if facilities.may_mount() => {
-                "not mounted; dwell mounts it in its own namespace".to_owned()
+                "not mounted; dwell opens one of its own, which no other program sees".to_owned()
             }
             Mounted::No => "not mounted".to_owned(),
             Mounted::Denied { at } => format!("{at}, not readable by this user"),
