@@ -65,7 +65,14 @@ pub(super) fn conclude(
         verdict != Verdict::NoEffect
             && !matches!(warning, Warning::NotGated { .. } | Warning::FewRounds { .. })
     };
-    notes.extend(results.warnings.iter().filter(says_something).map(ToString::to_string));
+    let names = |warning: &Warning| {
+        // As the table has them.
+        work.iter().map(|of| of.unit).fold(warning.to_string(), |text, unit| {
+            text.replace(unit.promised_per_unit(), &format!("{} per {}", promised.words(), unit.one()))
+                .replace(unit.per_s(), &format!("{}/s", unit.many()))
+        })
+    };
+    notes.extend(results.warnings.iter().filter(says_something).map(names));
     Verification {
         at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
         verdict,

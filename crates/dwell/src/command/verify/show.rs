@@ -38,30 +38,32 @@ fn gain_of_a_unit(change: &Change) -> Option<Interval> {
 }
 
 /// The work that was measured, beside what a plan from causes predicts of it.
-fn by_work(change: &Change, verification: &Verification) -> Option<String> {
+fn by_work(speed: Option<Interval>, gain: Option<Interval>, work: &[Work]) -> Option<String> {
     let range = |of: Interval, words: fn(f64) -> String| match of.limits() {
         Some([low, high]) => format!("{} ({} to {})", words(of.value), words(low), words(high)),
         None => words(of.value),
     };
     let beside =
         |predicted: Option<Interval>, of: fn(&Work) -> Option<Interval>, words: fn(f64) -> String| {
-            let each = verification.work.iter().filter_map(|work| {
+            let each = work.iter().filter_map(|work| {
                 of(work).map(|is| format!("{} by {}", range(is, words), work.unit.many()))
             });
             let measured = each.collect::<Vec<_>>().join(", ");
             match predicted {
+                Some(predicted) if measured.is_empty() => {
+                    format!("{} predicted, not measured", range(predicted, words))
+                }
                 Some(predicted) => format!("{} predicted, {measured} measured", range(predicted, words)),
                 None => measured,
             }
         };
-    let effect = &change.plan.effect;
-    let is_known = verification.work.iter().any(|work| work.ratio.is_some());
-    (is_known || effect.speed.is_some()).then(|| {
-        format!(
-            "Work a second, after / before: {}; less for a unit of work: {}.",
-            beside(effect.speed, |work| work.ratio, dwell_report::ratio),
-            beside(gain_of_a_unit(change), Work::gain, percent)
-        )
+    let is_known = work.iter().any(|work| work.ratio.is_some());
+    (is_known || speed.is_some()).then(|| {
+        let speed = beside(speed, |work| work.ratio, dwell_report::ratio);
+        let gain = beside(gain, Work::gain, percent);
+        // Not known where the thread used no CPU time.
+        let gain = if gain.is_empty() { gain } else { format!("; less for a unit of work: {gain}") };
+        format!("Work a second, after / before: {speed}{gain}.")
     })
 }
 
@@ -96,7 +98,7 @@ fn text(change: &Change, verification: &Verification) -> String {
         duration(verification.elapsed_s * 1e9),
         output::fitted(&for_people(verification)),
     );
-    if let Some(words) = by_work(change, verification) {
+    if let Some(words) = by_work(change.plan.effect.speed, gain_of_a_unit(change), &verification.work) {
         text += &output::wrapped(&format!("\n{words}"));
     }
     text += &output::wrapped(&format!("\nVerdict: {}", verdict(verification)));
@@ -228,4 +230,33 @@ fn for_programs(verification: &Verification) -> Table {
         .column(Column::number("A/A from", "control_low_95"), |(_, row)| of(row.control, |is| is.low))
         .column(Column::number("A/A to", "control_high_95"), |(_, row)| of(row.control, |is| is.high))
         .table()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_of_the_work_is_left_out() {
+        let interval = |value| Interval { value, low: f64::NAN, high: f64::NAN };
+        // A thread that used no CPU time.
+        let work = Work {
+            unit: Unit::Request,
+            before: None,
+            after: None,
+            ratio: Some(interval(1.0)),
+            promised_before: None,
+            promised_after: None,
+            promised_difference: None,
+        };
+        let words = |speed, gain, work: &[Work]| by_work(speed, gain, work);
+        let known = [work];
+        assert_eq!(words(None, None, &known).unwrap(), "Work a second, after / before: 1.00 by requests.");
+        assert_eq!(
+            words(Some(interval(1.1)), Some(interval(0.2)), &known).unwrap(),
+            "Work a second, after / before: 1.10 predicted, 1.00 by requests measured; less for a unit of work: 20.0 % \
+             predicted, not measured."
+        );
+        assert_eq!(words(None, None, &[]), None);
+    }
 }
