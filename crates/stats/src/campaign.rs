@@ -79,7 +79,7 @@ pub struct Progress<'a> {
 /// Why a campaign failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CampaignError<E: Error + 'static> {
-    #[error("cannot measure arm `{arm}` in round {round}")]
+    #[error("cannot measure arm `{arm}` in round {}", .round + 1)]
     Block {
         /// Name of the arm.
         arm: String,

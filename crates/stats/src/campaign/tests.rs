@@ -248,7 +248,7 @@ fn a_failure_names_arm_and_round_and_keeps_what_was_measured() {
             if blocks == 8 { Err(std::io::Error::other("broken")) } else { Ok(Block::new(vec![])) }
         })
         .unwrap_err();
-    assert_eq!(error.to_string(), "cannot measure arm `a (A/A)` in round 1");
+    assert_eq!(error.to_string(), "cannot measure arm `a (A/A)` in round 2");
     let CampaignError::Block { source, measurements, .. } = error;
     assert_eq!(source.to_string(), "broken");
     assert_eq!(
