@@ -34,7 +34,7 @@ pub enum NewFileError {
         target: PathBuf,
     },
     /// The temporary file could not be made.
-    #[error("cannot create a file in {dir}")]
+    #[error("cannot create a file in {dir}{}", hint(.source))]
     Create {
         /// The directory of the destination.
         dir: PathBuf,
@@ -42,7 +42,7 @@ pub enum NewFileError {
         source: io::Error,
     },
     /// The complete file could not be written to disk, or not be given its name.
-    #[error("cannot put the new file at {path}")]
+    #[error("cannot put the new file at {path}{}", hint(.source))]
     Keep {
         /// The destination.
         path: PathBuf,
@@ -50,6 +50,24 @@ pub enum NewFileError {
         source: io::Error,
     },
 }
+
+/// What to do about an error of writing, with a semicolon in front, or nothing.
+pub(crate) fn hint(error: &(dyn std::error::Error + 'static)) -> &'static str {
+    let system =
+        std::iter::successors(Some(error), |error| error.source()).find_map(|error| error.downcast_ref());
+    match system.map(io::Error::kind) {
+        Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => FULL,
+        Some(io::ErrorKind::NotFound) => "; create the directory first",
+        Some(io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+            "; write to a directory where you may"
+        }
+        // Parquet keeps only the text of an error at the end of a file.
+        None if error.to_string().contains("(os error 28)") => FULL,
+        _ => "",
+    }
+}
+
+const FULL: &str = "; free some space, or write to another file system";
 
 /// A file under a temporary name, in the directory of its destination. Dropped, it disappears.
 #[derive(Debug)]
@@ -156,7 +174,8 @@ fn begin(dir: &Path, mode: u32) -> io::Result<NamedTempFile> {
             .prefix(NAME.0)
             .suffix(NAME.1)
             .permissions(Permissions::from_mode(mode))
-            .tempfile_in(dir)?;
+            .tempfile_in(dir)
+            .map_err(of_system)?;
         match file.as_file().try_lock() {
             // Another process may have taken it for a leftover before it was locked.
             Ok(()) if file.as_file().metadata()?.nlink() == 0 => {}
@@ -165,6 +184,13 @@ fn begin(dir: &Path, mode: u32) -> io::Result<NamedTempFile> {
             _ => return Ok(file),
         }
     }
+}
+
+/// The system's error, without the temporary name that `tempfile` writes after it.
+fn of_system(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    let own = text.split(" at path \"").next().unwrap_or_default();
+    io::Error::new(error.kind(), own.to_owned())
 }
 
 /// Removes the temporary files of this user whose writers are gone. That some cannot be removed keeps nothing
@@ -187,11 +213,12 @@ fn remove_leftovers(dir: &Path, own: &NamedTempFile) {
 
 impl Write for NewFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.file.write(buf)
+        // Not through `NamedTempFile`, whose errors have the temporary name.
+        self.file.as_file_mut().write(buf)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.as_file_mut().flush()
     }
 }
 
@@ -219,6 +246,35 @@ mod tests {
         write(&path, b"2").unwrap();
         assert_eq!((mode(&path), fs::read(&path).unwrap()), (0o640, b"2".to_vec()));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error()))
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_error_of_writing_has_its_remedy_and_no_temporary_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = crate::with_causes(&write(&dir.path().join("none/a"), b"1").unwrap_err());
+        let end = "/none; create the directory first: No such file or directory (os error 2)";
+        assert!(told.ends_with(end) && !told.contains(".dwell-"), "{told}");
+        let fields: Vec<_> = crate::columns::fields().collect();
+        let table = crate::table::TableWriter::new(Full, "t", &fields, 3, "t")
+            .and_then(|table| table.finish().map(drop));
+        let told = crate::with_causes(&table.unwrap_err());
+        assert!(
+            told.starts_with("cannot write the table; free some space, or write to another file system: "),
+            "{told}"
+        );
+        assert!(told.contains("No space left on device"), "{told}");
     }
 
     #[test]

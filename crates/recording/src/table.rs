@@ -1,5 +1,6 @@
 //! Tables as Parquet: what the writers of this workspace share.
 
+use crate::newfile::hint;
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical, ZstdLevel};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
@@ -90,12 +91,20 @@ pub type Of<'a, R> = &'a dyn Fn(&'a R) -> Option<Value<'a>>;
 
 /// A table could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the table")]
+#[error("cannot write the table{}", hint(.0.as_ref()))]
 pub struct TableError(#[source] pub(crate) Box<dyn Error + Send + Sync>);
 
 impl From<ParquetError> for TableError {
     fn from(error: ParquetError) -> TableError {
-        TableError(error.into())
+        TableError(plain(error))
+    }
+}
+
+/// The error of the system where it is one, without the name that Parquet has for such.
+pub(crate) fn plain(error: ParquetError) -> Box<dyn Error + Send + Sync> {
+    match error {
+        ParquetError::External(error) => error,
+        error => error.into(),
     }
 }
 

@@ -5,10 +5,10 @@ use crate::contents::{Contents, Idler};
 use crate::decode::{MOST_TEXT, check_set, within};
 use crate::episode::{Episode, WakeCause};
 use crate::metadata::Metadata;
-use crate::newfile::{NewFile, NewFileError};
+use crate::newfile::{NewFile, NewFileError, hint};
 use crate::open::{MAX_ROWS, MOST_IDLERS};
 use crate::segment::{Place, SEGMENTS_KEY, Segments};
-use crate::table::{Field, TableError, TableWriter, write_column};
+use crate::table::{Field, TableError, TableWriter, plain, write_column};
 use bytes::Bytes;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
@@ -75,7 +75,7 @@ pub enum WriteError {
         episode: u64,
     },
     /// Writing or compressing failed.
-    #[error("cannot write row group {row_group} of the recording")]
+    #[error("cannot write row group {row_group} of the recording{}", hint(.source.as_ref()))]
     RowGroup {
         /// From 0.
         row_group: usize,
@@ -99,7 +99,7 @@ pub enum WriteError {
         what: String,
     },
     /// The schema or the metadata could not be written.
-    #[error("cannot write the {part} of the recording")]
+    #[error("cannot write the {part} of the recording{}", hint(.source.as_ref()))]
     Frame {
         /// `schema`, `segments` or `metadata`.
         part: &'static str,
@@ -300,7 +300,7 @@ impl<W: Write + Send> Writer<W> {
         let names: Vec<ByteArray> =
             self.contents.idlers.iter().map(|idler| ByteArray::from(idler.name.as_str())).collect();
         write_rows(&mut self.file.file, &std::mem::take(&mut self.rows), &names)
-            .map_err(|source| WriteError::RowGroup { row_group, source: source.into() })
+            .map_err(|source| WriteError::RowGroup { row_group, source: plain(source) })
     }
 }
 
