@@ -51,6 +51,9 @@ dwell_policy::named! {
             '/trace-data/,/<\\/script>/p' FILE | dwell import -`",
         /// No text.
         Bytes = "is no text, nor a perf.data, trace.dat or Perfetto trace",
+        /// The header of a trace, or nothing.
+        Eventless =
+            "has no event: nothing was recorded, or perf or trace-cmd failed; see that the VM or the load runs meanwhile",
         /// A text, of which no line is known.
         Unknown =
             "has no line of `perf script`, `trace-cmd report`, ftrace or QEMU's trace, nor a first line that names the \
@@ -100,7 +103,10 @@ fn of(start: &[u8]) -> Format {
             return Format::Foreign(foreign);
         }
     }
-    Format::Foreign(Foreign::Unknown)
+    // The header of `perf script` and ftrace, and that of `trace-cmd report`.
+    let heads = |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("cpus=");
+    let is_eventless = lines().all(|line| heads(line.trim()));
+    Format::Foreign(if is_eventless { Foreign::Eventless } else { Foreign::Unknown })
 }
 
 fn foreign(line: &str) -> Option<Foreign> {
@@ -167,7 +173,10 @@ mod tests {
             ("<!DOCTYPE html>\n<html>", Format::Foreign(Foreign::Page)),
             ("a\0b", Format::Foreign(Foreign::Bytes)),
             ("hello\n", Format::Foreign(Foreign::Unknown)),
-            ("", Format::Foreign(Foreign::Unknown)),
+            ("", Format::Foreign(Foreign::Eventless)),
+            ("# ========\n# perf version : 6.1.187\n#\n", Format::Foreign(Foreign::Eventless)),
+            ("cpus=2\n", Format::Foreign(Foreign::Eventless)),
+            ("# ========\n#\nhello\n", Format::Foreign(Foreign::Unknown)),
         ] {
             assert_eq!(of(text.as_bytes()), format, "{text}");
         }

@@ -126,9 +126,8 @@ pub enum PerfError {
     },
     /// No exit is in it.
     #[error(
-        "{name}: no VM exits in {} lines; events of use: {}, others: {}; record with \
-         `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`",
-        summary.lines, list(&summary.used), list(&summary.ignored)
+        "{name}: no VM exits in {} lines; events of use: {}, others: {}; {}",
+        summary.lines, list(&summary.used), list(&summary.ignored), how_to_record_exits(summary)
     )]
     NoExits {
         name: String,
@@ -147,6 +146,18 @@ pub enum PerfError {
         /// What is in it.
         summary: Box<ImportSummary>,
     },
+}
+
+/// What to record for timers, by what is there instead of exits.
+fn how_to_record_exits(summary: &ImportSummary) -> &'static str {
+    let has = |name: &str| summary.used.keys().chain(summary.ignored.keys()).any(|of| of.ends_with(name));
+    if has("kvm_vcpu_wakeup") && !has("kvm_exit") && !has("kvm_entry") {
+        "vCPUs ran, so kvm:kvm_exit and kvm:kvm_entry were not recorded, or this flavour of KVM emits neither; record on a \
+         host with kvm_intel or kvm_amd, with \
+         `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`"
+    } else {
+        "record with `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`"
+    }
 }
 
 /// What to record for episodes of a layer.
