@@ -9,7 +9,7 @@ use crate::failure::Outcome;
 use crate::output::FormatArg;
 use crate::state::StateArgs;
 use crate::{privileges, progress, quantity, settings, stop};
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use dwell_knobs::iothread::{self, IoThread};
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::lease::{Holder, Lease, Subject};
@@ -129,6 +129,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     let measured = measure(args, &mut live, &settings, without_polling, pid, &stop);
     let restored = live.restore();
     let (findings, waits) = match (measured, restored) {
+        (Ok((findings, _)), Ok(())) if findings.rounds == 0 => bail!(
+            "stopped before the first round was complete; there are no results, and the present values are in force again"
+        ),
         (Ok(measured), Ok(())) => measured,
         (Err(error), Ok(())) => return Err(error.context("the present values are in force again")),
         (Ok(_), Err(error)) => return Err(error),
