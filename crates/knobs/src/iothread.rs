@@ -134,11 +134,13 @@ pub fn process(machine: &dyn Machine, monitor: &Monitor, thread: &IoThread) -> O
     Some(Process { pid, started: started(machine, pid)? })
 }
 
-/// When a process was started.
+/// When a process was started; `None` if there is none, or it has ended and its parent has not waited for it.
 fn started(machine: &dyn Machine, pid: u32) -> Option<u64> {
     let stat = machine.text(&format!("/proc/{pid}/stat"))?;
-    // The name is in parentheses and may have any character; the start is the twentieth field after it.
-    dwell_machine::process::stat_field(&stat, 22)
+    // The name is in parentheses and may have any character; the state is the first field after it, the start the
+    // twentieth.
+    let state = stat.rsplit_once(')')?.1.trim_start();
+    if state.starts_with(['Z', 'X']) { None } else { dwell_machine::process::stat_field(&stat, 22) }
 }
 
 impl Process {
@@ -317,7 +319,18 @@ pub fn plan(
         }
         let from = match thread.properties.get(property) {
             Some(value) => *value,
-            None => get(monitor, &thread.id, property)?,
+            None => {
+                // Refused with the release that it came with, where that is known.
+                if Property::from_name(property).is_some() {
+                    let mut known = present;
+                    known.set(property, *value).map_err(|error| IothreadError::Value {
+                        property: property.clone(),
+                        value: *value,
+                        why: error.to_string(),
+                    })?;
+                }
+                get(monitor, &thread.id, property)?
+            }
         };
         let to = thread.stored(property, *value);
         let wrong = |why: String| IothreadError::Value { property: property.clone(), value: to, why };

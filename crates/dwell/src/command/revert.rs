@@ -48,6 +48,15 @@ struct Row<'a> {
     outcome: &'a Of,
 }
 
+impl Row<'_> {
+    fn why_failed(&self) -> Option<&str> {
+        match self.outcome {
+            Of::Failed { why } => Some(why),
+            _ => None,
+        }
+    }
+}
+
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = args.state.machine()?;
     let Readable { changes, unreadable } = journal::read_readable(&machine, &args.state.state_dir)?;
@@ -112,8 +121,12 @@ fn rows(done: &[Reverted]) -> Vec<Row<'_>> {
 
 /// The values that were not restored, as one line.
 fn not_restored(done: &[Reverted]) -> String {
-    let mut left = vec![];
-    for row in rows(done) {
+    let (mut left, rows) = (vec![], rows(done));
+    // Several values of one monitor are not restored for one reason.
+    let failed =
+        rows.chunk_by(|row, next| row.why_failed().is_some() && row.why_failed() == next.why_failed());
+    for group in failed {
+        let row = &group[0];
         match row.outcome {
             Of::LeftAlone { found, by: Some(by) } => left.push(format!(
                 "{} was left alone: it is {}, and change {by} has set it since; revert that first, or all with --all",
@@ -127,7 +140,10 @@ fn not_restored(done: &[Reverted]) -> String {
                 shown(row.original.as_deref()),
                 row.change
             )),
-            Of::Failed { why } => left.push(format!("cannot restore {}: {why}", row.place)),
+            Of::Failed { why } => {
+                let places: Vec<String> = group.iter().map(|row| row.place.to_string()).collect();
+                left.push(format!("cannot restore {}: {why}", places.join(", ")));
+            }
             _ => {}
         }
     }
@@ -176,8 +192,8 @@ fn table(rows: &[Row<'_>]) -> Table {
     };
     let found = |row: &Row<'_>| match row.outcome {
         Of::Overwritten { found } | Of::LeftAlone { found, .. } => Some(shown(found.as_deref())),
-        Of::Failed { why } => Some(why.clone()),
-        Of::Restored | Of::AlreadyBack | Of::Gone => None,
+        // Why is in the error.
+        Of::Failed { .. } | Of::Restored | Of::AlreadyBack | Of::Gone => None,
     };
     Table::of(rows)
         .column(Column::number("change", "change"), |row| row.change)

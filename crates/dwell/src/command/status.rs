@@ -217,6 +217,12 @@ fn words(open: &[Open<'_>]) -> String {
             change.state.name(),
             ago(change.since_unix_s)
         );
+        // Several values of one monitor cannot be read for one reason.
+        let mut reasons: Vec<&str> = change.places.iter().filter_map(Row::why_unreadable).collect();
+        reasons.dedup();
+        for why in reasons {
+            text += &output::wrapped(&format!("warning: change {}: {why}", change.change));
+        }
         if let Some(remark) = &change.remark {
             text += &output::wrapped(&format!("note: change {}: {remark}", change.change));
         }
@@ -244,6 +250,13 @@ fn brief(row: &Row<'_>, value: Option<&str>) -> String {
 }
 
 impl Row<'_> {
+    fn why_unreadable(&self) -> Option<&str> {
+        match &self.standing {
+            Seen::Unreadable { why, .. } => Some(why),
+            Seen::Known(_) => None,
+        }
+    }
+
     fn words(&self, lease: bool) -> String {
         match &self.standing {
             Seen::Known(Standing::OnTheWay { found }) if lease => {
@@ -259,7 +272,7 @@ impl Row<'_> {
                     .map_or("changed outside dwell".to_owned(), |by| format!("set by change {by}"));
                 format!("{}, {by}", shown(found.as_deref()))
             }
-            Seen::Unreadable { why, .. } => format!("unreadable: {why}"),
+            Seen::Unreadable { standing, .. } => (*standing).to_owned(),
         }
     }
 }

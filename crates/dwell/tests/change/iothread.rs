@@ -48,6 +48,14 @@ fn an_iothread_is_set_through_the_journal_listed_and_taken_back() {
 }
 
 #[test]
+fn a_property_of_a_later_qemu_is_refused_with_its_release() {
+    let (scene, qemu) = scene();
+    let told = scene.refused(&[&SET[..], &["poll-max-ns=1us", "poll-weight=3"]].concat());
+    assert!(told.contains("poll-weight does not exist in 7.2.22; it came with 11.1"), "{told}");
+    assert!(qemu.writes().is_empty());
+}
+
+#[test]
 fn libvirts_lines_are_for_threads_of_libvirt() {
     let (scene, qemu) = scene();
     let dry = |id: &'static str| [&SET[..4], &[id, "poll-grow=4", "--dry-run"]].concat();
@@ -247,8 +255,12 @@ fn what_was_left_of_a_qemu_that_was_started_anew_is_not_adopted() {
 
 /// The process of the monitor, as the machine has it: started at this time, or not there.
 fn process(scene: &Scene, started: Option<u32>) {
+    process_in(scene, "S", started);
+}
+
+fn process_in(scene: &Scene, state: &str, started: Option<u32>) {
     let pid = std::process::id();
-    let stat = |ticks: u32| format!("{pid} (qemu) S{} {ticks}", " 0".repeat(18));
+    let stat = |ticks: u32| format!("{pid} (qemu) {state}{} {ticks}", " 0".repeat(18));
     scene.machine.write(&format!("/proc/{pid}/stat"), &started.map(stat).unwrap_or_default());
 }
 
@@ -267,11 +279,44 @@ fn a_monitor_that_nobody_serves_is_gone_only_with_its_process() {
     scene.stdout(&["revert"]);
     assert_eq!(qemu.get("poll-max-ns"), 32_768);
 
-    scene.stdout(&[&SET[..], &["poll-max-ns=300us"]].concat());
-    std::fs::rename(&socket, &aside).unwrap();
-    process(&scene, None);
-    let reverted = scene.json(&["revert"]);
-    assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
+    // Ended, and its parent has not waited for it; not there.
+    for (state, started) in [("Z", Some(100)), ("", None)] {
+        process(&scene, Some(100));
+        scene.stdout(&[&SET[..], &["poll-max-ns=300us"]].concat());
+        std::fs::rename(&socket, &aside).unwrap();
+        process_in(&scene, state, started);
+        let reverted = scene.json(&["revert"]);
+        assert!(reverted.as_array().unwrap().iter().all(|row| row["outcome"] == "gone"), "{reverted}");
+        std::fs::rename(&aside, &socket).unwrap();
+        qemu.set("poll-max-ns", 32_768);
+    }
+}
+
+#[test]
+fn a_monitor_that_does_not_answer_is_reported_once_for_all_values() {
+    let (scene, _qemu) = scene();
+    process(&scene, Some(100));
+    let plan = scene.plan.with_file_name("tuned.toml");
+    let (file, socket) =
+        (recording(&scene, "own.parquet", "IO iothread1/5/9"), scene.machine.path("/run/vm.qmp"));
+    let (to, from) = (plan.to_str().unwrap(), socket.to_str().unwrap());
+    let tuned =
+        tune(&[&file, "--plan", to, "--qmp", from, "--iothread", "iothread1", "--qemu", "7.2", "--force"]);
+    assert!(tuned.status.success(), "{}", crate::stderr(&tuned));
+    // Applied, its socket is below the root of the scene.
+    let text = std::fs::read_to_string(&plan).unwrap().replace(from, "/run/vm.qmp");
+    std::fs::write(&plan, text).unwrap();
+    scene.stdout(&[&SET[..], &["poll-max-ns=300us", "poll-grow=4"]].concat());
+    std::fs::rename(&socket, scene.machine.path("/run/aside.qmp")).unwrap();
+    // As of a QEMU that is stopped: it is connected to and does not answer.
+    let _stopped = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for words in [vec!["status"], vec!["revert"], vec!["apply", to, "--dry-run"]] {
+        let output = scene.run(&words);
+        let told = format!("{} {}", String::from_utf8_lossy(&output.stdout), crate::stderr(&output));
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(told.matches("did not send").count(), 1, "{words:?}: {told}");
+        assert!(told.contains("or its QEMU stopped?") && !told.contains("unknown version"), "{told}");
+    }
 }
 
 /// It has the values of its command line, whatever these are.

@@ -3,7 +3,7 @@
 use super::is_ours;
 use crate::condition::{self, NoEffect, Readers, Unwritable};
 use crate::explain::same::compare;
-use crate::iothread;
+use crate::iothread::{self, IothreadError};
 use crate::journal::{self, Change, Entry, Id, State};
 use crate::keep::{self, KeepError};
 use crate::knob::Knob;
@@ -87,6 +87,9 @@ pub enum Obstacle {
     /// It cannot be read or opened for writing.
     #[error("{}", with_causes(.0))]
     Refused(ValueError),
+    /// The monitor of the plan's QEMU does not answer.
+    #[error("{}", with_causes(.0))]
+    Monitor(IothreadError),
     /// It has no effect here.
     #[error("{} would have no effect: {why}", .knobs.join(", "))]
     NoEffect { knobs: Vec<String>, why: NoEffect },
@@ -200,7 +203,7 @@ impl Checked<'_> {
         self.obstacles.extend(unfinished.map(|change| Obstacle::Unfinished(change.id)));
         let (present, wanted) =
             (self.setting(self.plan.present_setting())?, self.setting(self.plan.recommended_setting())?);
-        self.version(present.version());
+        self.version(present.version())?;
         self.identity();
         let actual = self.values(&present, &wanted);
         let target = self.plan.iothread.as_ref();
@@ -230,12 +233,19 @@ impl Checked<'_> {
         setting.map_err(|error| self.obstacles.push(Obstacle::Plan(error))).ok()
     }
 
-    /// The version here is the plan's, but for the patch level.
-    fn version(&mut self, of_rule: Version) {
+    /// The version here is the plan's, but for the patch level. `None` if a monitor does not answer: no value can be
+    /// read through it either.
+    fn version(&mut self, of_rule: Version) -> Option<()> {
         let here = match (self.plan.owner, &self.plan.iothread) {
-            (Owner::Layer(Layer::Iothread), Some(target)) => iothread::connect(self.machine, &target.socket)
-                .ok()
-                .map(|monitor| monitor.greeting().version.clone()),
+            (Owner::Layer(Layer::Iothread), Some(target)) => {
+                match iothread::connect(self.machine, &target.socket) {
+                    Ok(monitor) => Some(monitor.greeting().version.clone()),
+                    Err(error) => {
+                        self.obstacles.push(Obstacle::Monitor(error));
+                        return None;
+                    }
+                }
+            }
             _ => kernel::release(self.machine),
         };
         if let Some(here) = arch::read(self.machine)
@@ -249,6 +259,7 @@ impl Checked<'_> {
             let (owner, plan) = (self.plan.owner, self.plan.version.clone());
             self.obstacles.push(Obstacle::OtherVersion { owner, plan, here });
         }
+        Some(())
     }
 
     /// The machine here is the one that was recorded, where both have an identity.

@@ -92,7 +92,8 @@ pub enum QmpError {
     /// No answer in time.
     #[error(
         "the monitor at {path} did not send {awaited} within {within:?}; it serves one client at a time: is another \
-         connected? (libvirt does not share its monitor: use `virsh qemu-monitor-command` or a second monitor)"
+         connected, or its QEMU stopped? (libvirt does not share its monitor: use `virsh qemu-monitor-command` or a second \
+         monitor)"
     )]
     Silent { path: PathBuf, awaited: String, within: Duration },
     /// Events and blank lines without end.
