@@ -5,13 +5,30 @@
 //! perf has no words for the events of QEMU's own trace, nor for the beginning of a gap; they are left out.
 
 use dwell_policy::arch::Arch;
-use dwell_trace::event::{Event, EventKind, Interrupt};
-use dwell_trace::import::perf::Time;
+use dwell_trace::event::{Event, EventKind, Interrupt, SystemCall, Timeout};
 use dwell_trace::pairing::Names;
 use dwell_trace::tracepoint::{IDLE_LEFT, TracepointKind};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
+
+/// A time \[ns\] as seconds with nine decimals.
+struct Time(u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// A value of the call's [`timeout_argument`](SystemCall::timeout_argument) with which it may wait for so long.
+fn argument(call: SystemCall, timeout: Timeout) -> u64 {
+    let usual = [0, 1, u64::from(u32::MAX)].into_iter().find(|argument| call.timeout(*argument) == timeout);
+    match timeout {
+        Timeout::Millis(ms) => ms.into(),
+        _ => usual.unwrap_or(u64::from(timeout == Timeout::Limited)),
+    }
+}
 
 /// Writes events as `perf script --ns --show-task-events -F comm,pid,tid,cpu,time,event,trace` does.
 pub struct PerfText<W: Write> {
@@ -165,7 +182,7 @@ impl fmt::Display for Text<'_> {
                 for argument in 0..call.timeout_argument() {
                     write!(f, "arg{argument}: 0x00000000, ")?;
                 }
-                write!(f, "timeout: {:#010x}", call.argument(timeout))
+                write!(f, "timeout: {:#010x}", argument(call, timeout))
             }
             EventKind::Leave { result, .. } => write!(f, "{result:#x}"),
             EventKind::Aio { .. }

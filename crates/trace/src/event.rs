@@ -394,16 +394,6 @@ impl SystemCall {
         SystemCall::ALL.iter().copied().find(|call| call.name() == name)
     }
 
-    /// A value of its [`timeout_argument`](SystemCall::timeout_argument) with which it may wait for so long.
-    pub fn argument(self, timeout: Timeout) -> u64 {
-        match (timeout, self.timeout_form()) {
-            (Timeout::Millis(ms), _) => ms.into(),
-            (Timeout::Unlimited, TimeoutForm::Millis) => u64::from(u32::MAX),
-            (Timeout::Limited, _) | (Timeout::Unlimited, TimeoutForm::Completions) => 1,
-            (Timeout::Zero, _) | (Timeout::Unlimited, TimeoutForm::Pointer) => 0,
-        }
-    }
-
     /// How long the call may wait, by the value of its [`timeout_argument`](SystemCall::timeout_argument).
     pub fn timeout(self, argument: u64) -> Timeout {
         let [a, b, c, d, ..] = argument.to_le_bytes();

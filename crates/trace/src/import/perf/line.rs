@@ -9,7 +9,6 @@
 use crate::event::{Event, SystemCall, TracepointKind};
 use crate::import::number::digits;
 use std::borrow::Cow;
-use std::fmt;
 
 dwell_policy::named! {
     /// Which tool writes a line like this.
@@ -314,15 +313,6 @@ fn cpu_in_words(line: &str) -> Option<u32> {
     let after = line.get(line.find("CPU")? + "CPU".len()..)?.trim_start_matches([' ', ':']);
     let end = after.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(after.len());
     after.get(..end)?.parse().ok()
-}
-
-/// A time \[ns\] as seconds with nine decimals.
-pub struct Time(pub u64);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
-    }
 }
 
 #[cfg(test)]

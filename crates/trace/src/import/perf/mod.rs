@@ -26,7 +26,7 @@ mod names;
 
 pub use events::{EventReader, EventSink, SLACK_NS};
 pub use fields::{exit_reason, parse, vcpu_of};
-pub use line::{TextEvent, Time};
+pub use line::TextEvent;
 
 pub(crate) use line::{Line, text};
 
