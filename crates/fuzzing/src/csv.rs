@@ -8,7 +8,7 @@ pub fn run(data: &[u8]) {
     let packing = Packing { rows_per_group: 3, zstd_level: 1 };
     let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap();
     let Ok(input) = Input::new("fuzz", data) else { return };
-    let Ok(summary) = csv::import(input, &csv::CsvOptions::for_layer(Layer::Guest), &mut writer) else {
+    let Ok(summary) = csv::import(input, csv::usual_idler(Layer::Guest), &mut writer) else {
         return;
     };
     let reader = Reader::from_bytes("fuzz", writer.close().unwrap().1).unwrap();

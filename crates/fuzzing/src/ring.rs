@@ -11,7 +11,7 @@ use dwell_trace::contention::Contention;
 use dwell_trace::event::{Event, EventKind, TracepointKind};
 use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::HostPairing;
-use dwell_trace::import::{Input, perf};
+use dwell_trace::import::{ImportError, Input, perf};
 use dwell_trace::merge::Merge;
 use dwell_trace::pairing::{Names, Pairing};
 use dwell_trace::thread::ThreadPairing;
@@ -148,7 +148,7 @@ pub fn run(data: &[u8]) {
     let options = perf::PerfOptions { layer: Some(layer), source, arch: None, skip_unparsable: false };
     match perf::import(Input::new("fuzz", &text[..]).unwrap(), &options, &mut writer) {
         Ok(_) => assert_eq!(rows(writer.close().unwrap().1), direct),
-        Err(perf::PerfError::NoEpisodes { .. }) => assert!(direct.is_empty()),
+        Err(ImportError::NoEpisodes(_)) => assert!(direct.is_empty()),
         Err(error) => panic!("{error}"),
     }
 }

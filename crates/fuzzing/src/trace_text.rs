@@ -3,7 +3,6 @@
 
 use dwell_recording::summary::Summary;
 use dwell_recording::{Layer, Metadata, Packing, Reader, Writer};
-use dwell_trace::import::csv::CsvOptions;
 use dwell_trace::import::{Format, ImportSummary, Input, csv, perf, qemu, recognise};
 
 pub fn run(data: &[u8]) {
@@ -20,7 +19,7 @@ pub fn run(data: &[u8]) {
             Ok(summary) => summary,
             Err(_) => return,
         },
-        Format::Csv => match csv::import(input, &CsvOptions::for_layer(Layer::Guest), &mut writer) {
+        Format::Csv => match csv::import(input, csv::usual_idler(Layer::Guest), &mut writer) {
             Ok(summary) => summary,
             Err(_) => return,
         },

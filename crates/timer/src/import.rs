@@ -5,8 +5,8 @@ use dwell_policy::arch::Arch;
 use dwell_recording::Owner;
 use dwell_recording::timer::{TimerRows, TimerWriter};
 use dwell_trace::event::{Event, EventKind, TracepointKind};
-use dwell_trace::import::perf::{self, EventReader, EventSink, PerfError, PerfOptions, TextEvent};
-use dwell_trace::import::{ImportSummary, Input, Place};
+use dwell_trace::import::perf::{self, EventReader, EventSink, PerfOptions, TextEvent};
+use dwell_trace::import::{ImportError, ImportSummary, Input, Place};
 use dwell_trace::merge::Merge;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -20,7 +20,7 @@ pub fn import<W: Write + Send>(
     mut input: Input<'_>,
     options: &PerfOptions,
     writer: &mut TimerWriter<W>,
-) -> Result<ImportSummary, PerfError> {
+) -> Result<ImportSummary, ImportError> {
     let mut reader = EventReader::new(input.name(), options, options.arch.or(Arch::HERE));
     let reasons = ReasonNames::default();
     let mut timers = Timers {
@@ -35,9 +35,16 @@ pub fn import<W: Write + Send>(
     timers.finish(reader)
 }
 
-/// Whether timers and exits are made of these events.
-fn is_used(tracepoint: TracepointKind) -> bool {
-    REQUIRED.contains(&tracepoint) || OPTIONAL.contains(&tracepoint)
+/// What to record, by what is there instead of exits.
+fn how_to_record(summary: &ImportSummary) -> &'static str {
+    let has = |name: &str| summary.used.keys().chain(summary.ignored.keys()).any(|of| of.ends_with(name));
+    if has("kvm_vcpu_wakeup") && !has("kvm_exit") && !has("kvm_entry") {
+        "vCPUs ran, so kvm:kvm_exit and kvm:kvm_entry were not recorded, or this flavour of KVM emits neither; record on a \
+         host with kvm_intel or kvm_amd, with \
+         `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`"
+    } else {
+        "record with `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`"
+    }
 }
 
 /// The events of a text on their way to timers and exits.
@@ -91,20 +98,24 @@ impl Interrupted {
 }
 
 impl<W: Write + Send> Timers<'_, W> {
-    fn write(&mut self, line: u64) -> Result<(), PerfError> {
+    fn write(&mut self, line: u64) -> Result<(), ImportError> {
         let Timers { found, writer, name, .. } = self;
-        let failed = |source| PerfError::Write { place: Place { name: name.clone(), line }, source };
-        writer.push(found).map_err(failed)
+        writer.push(found).map_err(|source| Place { name: name.clone(), line }.not_written(source))
     }
 
-    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, PerfError> {
+    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, ImportError> {
         self.pairing.finish(&mut self.found);
         self.write(reader.summary.lines)?;
         reader.summary.incomplete_episodes = self.pairing.incomplete();
         let rows = self.writer.contents();
         reader.summary.episodes = rows.timers() + rows.exits();
         if rows.exits() == 0 {
-            return Err(PerfError::NoExits { name: self.name, summary: Box::new(reader.summary) });
+            return Err(ImportError::NoEpisodes(format!(
+                "{}: no VM exits in {}; {}",
+                self.name,
+                reader.summary.lines_in_words(),
+                how_to_record(&reader.summary)
+            )));
         }
         let metadata = self.writer.metadata_mut();
         if let Some(note) = self.interrupted.note(reader.perf()) {
@@ -126,17 +137,8 @@ impl<W: Write + Send> Timers<'_, W> {
 }
 
 impl<W: Write + Send> EventSink for Timers<'_, W> {
-    fn uses(
-        &mut self,
-        tracepoint: TracepointKind,
-        _: &TextEvent<'_>,
-        _: &ImportSummary,
-    ) -> Result<bool, PerfError> {
-        Ok(is_used(tracepoint))
-    }
-
     fn wants(&self, tracepoint: TracepointKind) -> bool {
-        is_used(tracepoint)
+        REQUIRED.contains(&tracepoint) || OPTIONAL.contains(&tracepoint)
     }
 
     /// An exit by any reason is of use here.
@@ -167,7 +169,7 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         until_ns: u64,
         _: &mut ImportSummary,
         line: u64,
-    ) -> Result<(), PerfError> {
+    ) -> Result<(), ImportError> {
         let Timers { pairing, found, interrupted, reasons, .. } = self;
         events.release(until_ns, |event| {
             interrupted.observe(event, reasons);

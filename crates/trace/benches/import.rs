@@ -113,7 +113,7 @@ fn formats(c: &mut Criterion) {
         })
     };
     compare(c, "csv", (ROWS, table.as_bytes()), split, |input, writer| {
-        csv::import(input, &csv::CsvOptions::for_layer(Layer::Guest), writer).unwrap().episodes
+        csv::import(input, csv::usual_idler(Layer::Guest), writer).unwrap().episodes
     });
 }
 

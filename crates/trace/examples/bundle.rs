@@ -56,7 +56,7 @@ fn bundle(from: &Path, to: &Path, name: &str, entry: Entry) -> Result<(), Box<dy
     let packing = Packing { zstd_level: 19, ..Packing::default() };
     let mut writer = Writer::create_packed(&out, metadata, packing)?;
     let input = Input::open(&from.join(format!("{name}.csv.gz")))?;
-    let summary = csv::import(input, &csv::CsvOptions::for_layer(layer), &mut writer)?;
+    let summary = csv::import(input, csv::usual_idler(layer), &mut writer)?;
     if summary.episodes != entry.episodes {
         let found = summary.episodes;
         return Err(format!("{name}: {found} episodes, the manifest says {}", entry.episodes).into());

@@ -6,35 +6,11 @@
 //! the rows are perf's to the last digit.
 
 use crate::event::TracepointKind;
-use crate::import::perf::{Line, TextEvent, exit_reason, text};
-use crate::import::{Input, InputError, Place};
+use crate::import::perf::{Line, exit_reason, text};
+use crate::import::{ImportError, Input, excerpt};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-
-/// Why the exits could not be counted.
-#[derive(Debug, thiserror::Error)]
-pub enum ExitError {
-    /// The text could not be read.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// A line is one of the events of use, but not as perf writes it.
-    #[error("{place} names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`")]
-    Unparsable {
-        place: Place,
-        /// The line, or its beginning.
-        text: String,
-    },
-    /// A line lacks its thread.
-    #[error("{0} has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`")]
-    NoThread(Place),
-    /// No exit is in it.
-    #[error(
-        "{name}: no exit in {lines} lines has both its kvm_exit and its kvm_entry; record with \
-         `perf record -a -e kvm:kvm_exit,kvm:kvm_entry`"
-    )]
-    NoExits { name: String, lines: u64 },
-}
 
 /// Time outside of the guest, for one reason of exit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -134,22 +110,22 @@ pub struct LeftOut {
 
 impl ExitTable {
     /// Counts the exits of a text of events.
-    pub fn read(mut input: Input<'_>) -> Result<ExitTable, ExitError> {
+    pub fn read(mut input: Input<'_>) -> Result<ExitTable, ImportError> {
         let mut counter = ExitCounter::default();
         while let Some(bytes) = input.next_line()? {
             let line = text(bytes);
-            match counter.line(&line) {
-                Read::Taken => {}
-                Read::Unparsable => {
-                    let text = super::import::excerpt(line.trim().as_bytes());
-                    return Err(ExitError::Unparsable { place: input.place(), text });
-                }
-                Read::NoThread => return Err(ExitError::NoThread(input.place())),
+            if let Err(what) = counter.line(&line) {
+                return Err(ImportError::Refused(format!("{} {what}", input.place())));
             }
         }
         let table = counter.finish();
         if table.total_samples == 0 {
-            return Err(ExitError::NoExits { name: input.name().to_owned(), lines: input.line() });
+            return Err(ImportError::NoEpisodes(format!(
+                "{}: no exit in {} lines has both its kvm_exit and its kvm_entry; record with \
+                 `perf record -a -e kvm:kvm_exit,kvm:kvm_entry`",
+                input.name(),
+                input.line()
+            )));
         }
         Ok(table)
     }
@@ -259,41 +235,30 @@ impl ExitCounter {
         }
     }
 
-    /// Takes a line of a text of events.
-    fn line(&mut self, line: &str) -> Read {
+    /// Takes a line of a text of events. The error is what is wrong with it.
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let named = |word: &str| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
+        let unparsable = || {
+            let text = excerpt(line.trim().as_bytes());
+            Err(format!("names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`"))
+        };
         match Line::parse(line) {
-            Line::Event(event) => return self.event(&event),
+            Line::Event(event) => match (event.tracepoint(), exit_reason(event.text)) {
+                (Some(TracepointKind::Exit | TracepointKind::Entry), _) if event.lacks_thread() => {
+                    let how = "has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`";
+                    return Err(how.to_owned());
+                }
+                (Some(TracepointKind::Exit), Some(reason)) => self.exit(event.tid, event.time_ns, reason),
+                (Some(TracepointKind::Exit), None) => return unparsable(),
+                (Some(TracepointKind::Entry), _) => self.entry(event.tid, event.time_ns),
+                _ => self.left_out.other_lines += 1,
+            },
             Line::Lost { events, .. } => {
                 self.left_out.lost_events = self.left_out.lost_events.saturating_add(events);
             }
-            Line::Comment(_) | Line::TaskName { .. } => self.left_out.other_lines += 1,
-            Line::Other => {
-                self.left_out.other_lines += 1;
-                let named = |word: &str| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
-                return if line.split_whitespace().any(named) { Read::Unparsable } else { Read::Taken };
-            }
+            Line::Other if line.split_whitespace().any(named) => return unparsable(),
+            Line::Comment(_) | Line::TaskName { .. } | Line::Other => self.left_out.other_lines += 1,
         }
-        Read::Taken
+        Ok(())
     }
-
-    fn event(&mut self, event: &TextEvent<'_>) -> Read {
-        match (event.tracepoint(), exit_reason(event.text)) {
-            (Some(TracepointKind::Exit | TracepointKind::Entry), _) if event.lacks_thread() => {
-                return Read::NoThread;
-            }
-            (Some(TracepointKind::Exit), Some(reason)) => self.exit(event.tid, event.time_ns, reason),
-            (Some(TracepointKind::Exit), None) => return Read::Unparsable,
-            (Some(TracepointKind::Entry), _) => self.entry(event.tid, event.time_ns),
-            _ => self.left_out.other_lines += 1,
-        }
-        Read::Taken
-    }
-}
-
-/// What became of a line.
-enum Read {
-    Taken,
-    /// It should be an exit or entry and cannot be parsed.
-    Unparsable,
-    NoThread,
 }

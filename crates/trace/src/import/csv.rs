@@ -14,100 +14,33 @@
 //!
 //! What does not fit is an error with its line and column; nothing is guessed and nothing is left out.
 
-use super::{ImportSummary, Input, InputError, Place, excerpt};
+use super::{ImportError, ImportSummary, Input, Place, excerpt};
 use crate::write::OverlapCheck;
 use ::csv::ByteRecord;
 use dwell_policy::Layer;
 use dwell_recording::{COLUMNS, Column, Columns, Episode, WakeCause, WriteError, Writer};
+use std::fmt::Display;
 use std::io::Write;
-
-/// Why a table could not be imported.
-#[derive(Debug, thiserror::Error)]
-pub enum CsvError {
-    /// The text could not be read.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// The episodes could not be written.
-    #[error("cannot write the episode of line {line}")]
-    Write {
-        /// From 1.
-        line: u64,
-        source: WriteError,
-    },
-    /// There is nothing in it.
-    #[error("{name}: the file is empty; the first line must name the columns, such as `start_ns,idle_ns`")]
-    Empty { name: String },
-    /// There is a line with column names, and nothing below.
-    #[error("{name}: no episodes: there is nothing after the column names")]
-    NoEpisodes { name: String },
-    /// The first line names a column that does not exist.
-    #[error("{place}: unknown column `{column}`; known: {}", known_columns())]
-    UnknownColumn { place: Place, column: String },
-    /// The first line names a column twice.
-    #[error("{place}: column `{column}` is there twice")]
-    RepeatedColumn { place: Place, column: String },
-    /// The first line lacks a column.
-    #[error("{place}: no column `{column}`; `start_ns` and `idle_ns` must be there")]
-    MissingColumn { place: Place, column: &'static str },
-    /// A line has too few or too many fields.
-    #[error("{place} has {found} fields, the first has {wanted}: `{text}`")]
-    FieldCount {
-        place: Place,
-        /// Fields in this line.
-        found: usize,
-        /// Fields in the first.
-        wanted: usize,
-        /// The line, or its beginning.
-        text: String,
-    },
-    /// A quoted field does not end in its line.
-    #[error("{place}: a quoted field does not end: `{text}`")]
-    Quote {
-        place: Place,
-        /// The line, or its beginning.
-        text: String,
-    },
-    /// A field is not what its column holds.
-    #[error("{place}, column `{column}`: `{text}` {what}")]
-    Field {
-        place: Place,
-        column: &'static str,
-        /// The field, or its beginning.
-        text: String,
-        /// What is wrong with it.
-        what: String,
-    },
-}
 
 fn known_columns() -> String {
     COLUMNS.each_ref().map(|column| column.name).join(", ")
 }
 
-/// What a table does not have.
-#[derive(Clone, Debug)]
-pub struct CsvOptions {
-    /// Name of the idler where the table has no column `idler` or an empty field in it.
-    pub idler: String,
-}
-
-impl CsvOptions {
-    /// The usual name of a layer's first idler: `cpu0`, `vcpu0`, `iothread0`.
-    pub fn for_layer(layer: Layer) -> CsvOptions {
-        let idler = match layer {
-            Layer::Guest | Layer::Driver => "cpu0",
-            Layer::Host => "vcpu0",
-            Layer::Iothread => "iothread0",
-        };
-        CsvOptions { idler: idler.to_owned() }
+/// The usual name of a layer's first idler.
+pub const fn usual_idler(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Guest | Layer::Driver => "cpu0",
+        Layer::Host => "vcpu0",
+        Layer::Iothread => "iothread0",
     }
 }
 
-/// Writes the episodes of a table.
+/// Writes the episodes of a table. `idler`: whose they are where the table has no column `idler` or an empty field in it.
 pub fn import<W: Write + Send>(
     mut input: Input<'_>,
-    options: &CsvOptions,
+    idler: &str,
     writer: &mut Writer<W>,
-) -> Result<ImportSummary, CsvError> {
+) -> Result<ImportSummary, ImportError> {
     let mut summary = ImportSummary::default();
     let header = Header::read(&mut input)?;
     let mut place = input.place();
@@ -123,14 +56,17 @@ pub fn import<W: Write + Send>(
         fields.split(line, &place)?;
         let (found, wanted) = (fields.record.len(), header.columns.len());
         if found != wanted {
-            return Err(CsvError::FieldCount { place, found, wanted, text: excerpt(line) });
+            let text = excerpt(line);
+            let what = format!("{place} has {found} fields, the first has {wanted}: `{text}`");
+            return Err(ImportError::Refused(what));
         }
-        push(&header, &fields, options, &place, writer, &mut overlaps)?;
+        push(&header, &fields, idler, &place, writer, &mut overlaps)?;
         summary.episodes += 1;
     }
     summary.lines = input.line();
     if summary.episodes == 0 {
-        return Err(CsvError::NoEpisodes { name: place.name });
+        let what = format!("{}: no episodes: there is nothing after the column names", place.name);
+        return Err(ImportError::NoEpisodes(what));
     }
     let metadata = writer.metadata_mut();
     summary.set_overlaps(overlaps.overlaps(), metadata);
@@ -144,12 +80,12 @@ pub fn import<W: Write + Send>(
 fn push<W: Write + Send>(
     header: &Header,
     fields: &Fields,
-    options: &CsvOptions,
+    idler: &str,
     place: &Place,
     writer: &mut Writer<W>,
     overlaps: &mut OverlapCheck,
-) -> Result<(), CsvError> {
-    let mut episode = Episode::new(options.idler.as_str(), 0, 0);
+) -> Result<(), ImportError> {
+    let mut episode = Episode::new(idler, 0, 0);
     let mut handlers: Vec<&str> = Vec::new();
     let mut ready = None;
     for (column, text) in header.columns.iter().zip(&fields.record) {
@@ -163,7 +99,7 @@ fn push<W: Write + Send>(
             Columns::ALONE_NS => episode.alone_ns = field.number()?,
             Columns::HALTED => episode.halted = field.flag()?,
             Columns::WAKE => episode.wake = field.wake()?,
-            Columns::IDLER => episode.idler = field.string()?.unwrap_or(&options.idler),
+            Columns::IDLER => episode.idler = field.string()?.unwrap_or(idler),
             Columns::READY => ready = field.string()?,
             _ => {}
         }
@@ -184,11 +120,12 @@ fn push<W: Write + Send>(
 }
 
 impl Place {
-    fn field(&self, column: &'static str, text: &[u8], what: impl Into<String>) -> CsvError {
-        CsvError::Field { place: self.clone(), column, text: excerpt(text), what: what.into() }
+    fn field(&self, column: &str, text: &[u8], what: impl Display) -> ImportError {
+        let text = excerpt(text);
+        ImportError::Refused(format!("{self}, column `{column}`: `{text}` {what}"))
     }
 
-    fn write_error(&self, error: WriteError) -> CsvError {
+    fn write_error(&self, error: WriteError) -> ImportError {
         match error {
             WriteError::OutOfOrder { idler, start_ns, previous_ns, .. } => self.field(
                 "start_ns",
@@ -198,7 +135,10 @@ impl Place {
             WriteError::HandlerName { handler, .. } => {
                 self.field("ready", handler.as_bytes(), "is no name of a handler")
             }
-            source => CsvError::Write { line: self.line, source },
+            source => {
+                let what = format!("cannot write the episode of line {}", self.line);
+                ImportError::Write { what, source }
+            }
         }
     }
 }
@@ -213,7 +153,7 @@ struct Header {
 const BANNER: usize = 16;
 
 impl Header {
-    fn read(input: &mut Input<'_>) -> Result<Header, CsvError> {
+    fn read(input: &mut Input<'_>) -> Result<Header, ImportError> {
         let mut place = input.place();
         // The first line, if none names the columns.
         let mut first: Option<(Place, Vec<u8>)> = None;
@@ -236,31 +176,39 @@ impl Header {
             }
             first.get_or_insert_with(|| (place.clone(), line.to_vec()));
         }
-        let Some((place, text)) = first else { return Err(CsvError::Empty { name: place.name }) };
+        let Some((place, text)) = first else {
+            return Err(ImportError::Refused(format!(
+                "{}: the file is empty; the first line must name the columns, such as `start_ns,idle_ns`",
+                place.name
+            )));
+        };
         let mut fields = Fields::with(b',');
         fields.split(&text, &place)?;
         Header::of(&fields, &place)
     }
 
-    fn of(fields: &Fields, place: &Place) -> Result<Header, CsvError> {
+    fn of(fields: &Fields, place: &Place) -> Result<Header, ImportError> {
         let mut columns = Vec::new();
         for (index, text) in fields.record.iter().enumerate() {
             if index == 0 && fields.record.len() > 1 && (text.is_empty() || text == b"Unnamed: 0") {
                 columns.push(None);
                 continue;
             }
-            let (place, name) = (place.clone(), excerpt(text));
+            let refused = |what: String| Err(ImportError::Refused(format!("{place}: {what}")));
+            let name = excerpt(text);
             let Some(column) = COLUMNS.iter().find(|column| column.name.as_bytes() == text) else {
-                return Err(CsvError::UnknownColumn { place, column: name });
+                return refused(format!("unknown column `{name}`; known: {}", known_columns()));
             };
             if has(&columns, column.set) {
-                return Err(CsvError::RepeatedColumn { place, column: name });
+                return refused(format!("column `{name}` is there twice"));
             }
             columns.push(Some(column));
         }
         let required = |column: &&Column| [Columns::START_NS, Columns::IDLE_NS].contains(&column.set);
         match COLUMNS.iter().filter(required).find(|column| !has(&columns, column.set)) {
-            Some(column) => Err(CsvError::MissingColumn { place: place.clone(), column: column.name }),
+            Some(Column { name, .. }) => Err(ImportError::Refused(format!(
+                "{place}: no column `{name}`; `start_ns` and `idle_ns` must be there"
+            ))),
             None => Ok(Header { columns, separator: fields.separator }),
         }
     }
@@ -283,14 +231,15 @@ impl Fields {
         Fields { separator, record: ByteRecord::new(), quoted: ByteRecord::new() }
     }
 
-    fn split(&mut self, line: &[u8], place: &Place) -> Result<(), CsvError> {
+    fn split(&mut self, line: &[u8], place: &Place) -> Result<(), ImportError> {
         let Fields { separator, record, quoted } = self;
         record.clear();
         if !line.contains(&b'"') {
             line.split(|byte| byte == separator).for_each(|field| record.push_field(field.trim_ascii()));
             return Ok(());
         }
-        let unclosed = || CsvError::Quote { place: place.clone(), text: excerpt(line) };
+        let unclosed =
+            || ImportError::Refused(format!("{place}: a quoted field does not end: `{}`", excerpt(line)));
         // Every quote opens, closes, or is doubled: an odd number leaves one open.
         if !line.iter().filter(|&&byte| byte == b'"').count().is_multiple_of(2) {
             return Err(unclosed());
@@ -314,15 +263,15 @@ struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    fn error(&self, what: impl Into<String>) -> CsvError {
+    fn error(&self, what: impl Display) -> ImportError {
         self.place.field(self.column, self.text, what)
     }
 
-    fn required(&self) -> Result<u64, CsvError> {
+    fn required(&self) -> Result<u64, ImportError> {
         self.number()?.ok_or_else(|| self.error("is empty; every episode has a start and a length"))
     }
 
-    fn number(&self) -> Result<Option<u64>, CsvError> {
+    fn number(&self) -> Result<Option<u64>, ImportError> {
         if self.text.is_empty() || self.text.eq_ignore_ascii_case(b"nan") {
             return Ok(None);
         }
@@ -345,7 +294,7 @@ impl<'a> Field<'a> {
         Ok(Some(number))
     }
 
-    fn flag(&self) -> Result<Option<bool>, CsvError> {
+    fn flag(&self) -> Result<Option<bool>, ImportError> {
         match self.text {
             b"" => Ok(None),
             b"1" | b"1.0" => Ok(Some(true)),
@@ -357,7 +306,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    fn wake(&self) -> Result<Option<WakeCause>, CsvError> {
+    fn wake(&self) -> Result<Option<WakeCause>, ImportError> {
         let Some(name) = self.string()? else { return Ok(None) };
         let known = || WakeCause::ALL.map(WakeCause::name).join(", ");
         WakeCause::from_name(name)
@@ -365,7 +314,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| self.error(format!("is no kind of wakeup event; known: {}", known())))
     }
 
-    fn string(&self) -> Result<Option<&'a str>, CsvError> {
+    fn string(&self) -> Result<Option<&'a str>, ImportError> {
         match std::str::from_utf8(self.text) {
             Ok("") => Ok(None),
             Ok(text) => Ok(Some(text)),

@@ -1,6 +1,7 @@
 //! Lines of a text that may be compressed.
 
-use dwell_recording::{FOREIGN, regular};
+use super::{ImportError, excerpt};
+use dwell_recording::{FOREIGN, WriteError, regular};
 use flate2::bufread::MultiGzDecoder;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -24,6 +25,25 @@ pub struct Place {
     pub name: String,
     /// From 1.
     pub line: u64,
+}
+
+impl Place {
+    /// The error of a line that names this event and is not one.
+    pub(super) fn unparsable(&self, event: &dyn fmt::Display, line: &str) -> ImportError {
+        let text = excerpt(line.trim().as_bytes());
+        ImportError::Refused(format!(
+            "{self} names `{event}` but cannot be parsed: `{text}`; --skip-unparsable counts such lines instead"
+        ))
+    }
+
+    /// The error of an episode that ends here and could not be written.
+    pub fn not_written(&self, source: WriteError) -> ImportError {
+        let Place { name, line } = self;
+        ImportError::Write {
+            what: format!("{name}: cannot write the episode that ends in line {line}"),
+            source,
+        }
+    }
 }
 
 impl fmt::Display for Place {

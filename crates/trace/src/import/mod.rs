@@ -23,9 +23,29 @@ pub use input::{Binary, Input, InputError, Place};
 pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};
-use dwell_recording::{Losses, Metadata, TimeRecorded};
+use dwell_recording::{Losses, Metadata, ReadError, TimeRecorded, WriteError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Why a text could not be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The text could not be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// An episode could not be written.
+    #[error("{what}")]
+    Write { what: String, source: WriteError },
+    /// The recorded waits, of this name, could not be read.
+    #[error("{0}: cannot read the waits")]
+    Waits(String, #[source] ReadError),
+    /// No episode is in it.
+    #[error("{0}")]
+    NoEpisodes(String),
+    /// It is not what it must be.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// What an importer made of its input. Every line is in one of the counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +87,18 @@ pub struct ImportSummary {
 pub const NOTES: &str = "dwell.notes";
 
 impl ImportSummary {
+    /// How many lines were read, and which events are in them.
+    pub fn lines_in_words(&self) -> String {
+        let list = |counts: &BTreeMap<String, u64>| match counts.is_empty() {
+            true => "none".to_owned(),
+            false => {
+                counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+            }
+        };
+        let (used, ignored) = (list(&self.used), list(&self.ignored));
+        format!("{} lines; events of use: {used}, others: {ignored}", self.lines)
+    }
+
     /// Counts the last line, of which a part is missing.
     fn count_part<O>(&mut self, metadata: &mut Metadata<O>) {
         self.unparsable += 1;

@@ -11,8 +11,8 @@ use dwell_trace::contention::Contention;
 use dwell_trace::event::{Event, EventKind, Interrupt, SystemCall, Timeout};
 use dwell_trace::guest::{GuestPairing, GuestSource};
 use dwell_trace::host::HostPairing;
-use dwell_trace::import::Input;
 use dwell_trace::import::perf::{self, PerfOptions};
+use dwell_trace::import::{ImportError, Input};
 use dwell_trace::pairing::{Names, Pairing};
 use dwell_trace::thread::ThreadPairing;
 use dwell_trace::write::EpisodeWriter;
@@ -117,7 +117,7 @@ fn as_text(events: &[Event], layer: Layer, source: GuestSource, kernel: Option<&
     let options = PerfOptions { layer: Some(layer), source, arch: None, skip_unparsable: false };
     let summary = match perf::import(Input::new("t", &text[..]).unwrap(), &options, &mut writer) {
         Ok(summary) => summary,
-        Err(perf::PerfError::NoEpisodes { .. }) => return None,
+        Err(ImportError::NoEpisodes(_)) => return None,
         Err(error) => panic!("{error}\n{}", String::from_utf8_lossy(&text)),
     };
     assert_eq!(summary.out_of_order, 0);

@@ -10,7 +10,7 @@ use dwell_policy::param::Setting;
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::check::setting_of;
 use dwell_report::count;
-use dwell_trace::import::csv::CsvOptions;
+use dwell_trace::import::csv::usual_idler;
 use dwell_trace::import::perf::PerfOptions;
 use dwell_trace::import::qemu::{QemuOptions, Sleeps};
 use dwell_trace::import::{self, ImportSummary, Input};
@@ -26,8 +26,8 @@ impl Args {
         })?;
         let mut metadata = self.common.metadata(layer)?;
         metadata.idle_includes = self.idle_includes.unwrap_or(IdleIncludes::Unknown);
-        let options = self.idler.map_or_else(|| CsvOptions::for_layer(layer), |idler| CsvOptions { idler });
-        self.common.import(input, metadata, |input, writer| Ok(import::csv::import(input, &options, writer)?))
+        let idler = self.idler.as_deref().unwrap_or(usual_idler(layer));
+        self.common.import(input, metadata, |input, writer| Ok(import::csv::import(input, idler, writer)?))
     }
 
     pub(super) fn events(self, input: Input<'_>) -> Outcome {

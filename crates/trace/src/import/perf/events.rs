@@ -2,9 +2,9 @@
 
 use super::line::{Dialect, Line, TextEvent, text};
 use super::names::TaskNames;
-use super::{PerfError, PerfOptions};
+use super::{ImportError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
-use crate::import::{EventSpan, ImportSummary, Input, Place, excerpt};
+use crate::import::{EventSpan, ImportSummary, Input, Place};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
 use dwell_policy::arch::Arch;
@@ -24,9 +24,11 @@ pub trait EventSink {
     fn uses(
         &mut self,
         tracepoint: TracepointKind,
-        event: &TextEvent<'_>,
-        summary: &ImportSummary,
-    ) -> Result<bool, PerfError>;
+        _event: &TextEvent<'_>,
+        _summary: &ImportSummary,
+    ) -> Result<bool, ImportError> {
+        Ok(self.wants(tracepoint))
+    }
 
     /// Whether a line that cannot be read and names this tracepoint is missed.
     fn wants(&self, tracepoint: TracepointKind) -> bool;
@@ -52,7 +54,7 @@ pub trait EventSink {
         until_ns: u64,
         summary: &mut ImportSummary,
         line: u64,
-    ) -> Result<(), PerfError>;
+    ) -> Result<(), ImportError>;
 }
 
 /// The reader of a text: names of tasks, header, losses, and the events of use in order of time.
@@ -147,7 +149,7 @@ impl EventReader {
     }
 
     /// Reads the whole text.
-    pub fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), PerfError> {
+    pub fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), ImportError> {
         loop {
             let number = input.line() + 1;
             let Some((bytes, is_part)) = input.next_line_or_part()? else { break };
@@ -186,19 +188,36 @@ impl EventReader {
     }
 
     /// Refuses a text whose lines are in no order that can be restored.
-    fn check_order(&self) -> Result<(), PerfError> {
+    fn check_order(&self) -> Result<(), ImportError> {
         let Order { events, backwards, first, far, late, .. } = self.order;
-        let unsorted = |line, late| Err(PerfError::Unsorted { place: self.place(line), late, events });
+        let refused = |what: String| Err(ImportError::Refused(what));
+        let unsorted = |line, late| {
+            let place = self.place(line);
+            refused(format!(
+                "{place} is earlier than lines before it, as {late} of {events} events are, and times cannot be put in order \
+                 again: sort the lines by time: awk '{{match($0, /[0-9]+[.][0-9]+: /); print substr($0, RSTART) \"\\t\" $0}}' \
+                 FILE | sort -sn | cut -f2-"
+            ))
+        };
         if self.order.has_no_times() {
             // Differences begin with 0.
             let differ = self.span.0.is_none_or(|span| span.start_ns < span.end_ns / 2);
             return match first.filter(|_| !differ) {
                 Some(line) => unsorted(line, backwards),
-                None => Err(PerfError::NoTimes { name: self.name.clone(), backwards, events }),
+                None => refused(format!(
+                    "{}: times go back in {backwards} of {events} events: these are no times but differences, as \
+                     `perf script --deltatime` prints them; make the text without that option",
+                    self.name
+                )),
             };
         }
         if let Some((line, by_ns)) = far {
-            return Err(PerfError::WentBack { place: self.place(line), by_ns });
+            let place = self.place(line);
+            return refused(format!(
+                "{place} is {by_ns} ns earlier than the line before it of the same CPU: these are several traces, or the \
+                 clock was set back; import each trace by itself, or record with a clock that is not set (`perf record -k \
+                 CLOCK_MONOTONIC`)"
+            ));
         }
         match late.filter(|_| self.summary.out_of_order * LEAST_IN_ORDER > events) {
             Some(line) => unsorted(line, self.summary.out_of_order),
@@ -211,7 +230,7 @@ impl EventReader {
         event: &TextEvent<'_>,
         line: (u64, &str),
         sink: &mut impl EventSink,
-    ) -> Result<(), PerfError> {
+    ) -> Result<(), ImportError> {
         self.names.learn(event.tid, event.comm);
         self.span.add(event.time_ns);
         self.order.add(event, line.0);
@@ -231,11 +250,16 @@ impl EventReader {
             }
             None => return self.unparsable(tracepoint, line),
         };
+        let lacks = |what, fields| {
+            let place = self.place(line.0);
+            let how = format!("use `perf script -F {fields}`");
+            Err(ImportError::Refused(format!("{place} has no {what}, which `{tracepoint}` needs; {how}")))
+        };
         if event.cpu.is_none() && sink.needs_cpu(&kind) {
-            return Err(PerfError::NoCpu { place: self.place(line.0), event: tracepoint.to_string() });
+            return lacks("CPU", "+cpu");
         }
         if event.lacks_thread() && sink.needs_thread(&kind) {
-            return Err(PerfError::NoThread { place: self.place(line.0), event: tracepoint.to_string() });
+            return lacks("thread", "+comm,+tid");
         }
         self.dialects.insert(event.dialect);
         self.summary.use_event(event.name);
@@ -251,7 +275,7 @@ impl EventReader {
     }
 
     /// A line that should be this event is counted, or an error; the last one may have been cut off.
-    fn unparsable(&mut self, event: TracepointKind, (line, text): (u64, &str)) -> Result<(), PerfError> {
+    fn unparsable(&mut self, event: TracepointKind, (line, text): (u64, &str)) -> Result<(), ImportError> {
         if self.is_part {
             self.is_cut = true;
             return Ok(());
@@ -260,15 +284,14 @@ impl EventReader {
             self.summary.unparsable += 1;
             return Ok(());
         }
-        let (place, text) = (self.place(line), excerpt(text.trim().as_bytes()));
-        Err(PerfError::Unparsable { place, event: event.to_string(), text })
+        Err(self.place(line).unparsable(&event, text))
     }
 
     fn place(&self, line: u64) -> Place {
         Place { name: self.name.clone(), line }
     }
 
-    fn push(&mut self, event: Event, line: u64, sink: &mut impl EventSink) -> Result<(), PerfError> {
+    fn push(&mut self, event: Event, line: u64, sink: &mut impl EventSink) -> Result<(), ImportError> {
         self.newest_ns = self.newest_ns.max(event.time_ns);
         if !self.merge.push(event) {
             // Losses were counted where they were read.

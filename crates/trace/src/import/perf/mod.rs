@@ -30,7 +30,7 @@ pub use line::TextEvent;
 
 pub(crate) use line::{Line, text};
 
-use super::{ImportSummary, Input, InputError, Place};
+use super::{ImportError, ImportSummary, Input, Place};
 use crate::contention::{self, Contention};
 use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource, polling_state};
@@ -44,124 +44,17 @@ use crate::write::EpisodeWriter;
 use dwell_policy::arch::Arch;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, host};
-use dwell_recording::{WriteError, Writer, kernel_on};
+use dwell_recording::{Writer, kernel_on};
 use events::Header;
 use names::TaskNames;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write;
 
 /// How much of the text decides what it is: 30,000 lines or more.
 const LOOK_AHEAD: u64 = 4 << 20;
 
-/// Why the text could not be imported.
-#[derive(Debug, thiserror::Error)]
-pub enum PerfError {
-    /// The text could not be read.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// The episodes could not be written.
-    #[error("{}: cannot write the episode that ends in line {}", place.name, place.line)]
-    Write { place: Place, source: WriteError },
-    /// The events of several layers are there.
-    #[error(
-        "{name}: has events of the layers {} ({first}) and {} ({second}); choose one with `--layer {}` or `--layer {}`",
-        layers.0.name(), layers.1.name(), layers.0.name(), layers.1.name()
-    )]
-    Ambiguous {
-        name: String,
-        layers: (Layer, Layer),
-        /// An event of the first.
-        first: String,
-        /// An event of the second.
-        second: String,
-    },
-    /// A line is one of the events of use, but not as perf writes it.
-    #[error(
-        "{place} names `{event}` but cannot be parsed: `{text}`; --skip-unparsable counts such lines instead"
-    )]
-    Unparsable {
-        place: Place,
-        event: String,
-        /// The line, or its beginning.
-        text: String,
-    },
-    /// A line lacks its CPU.
-    #[error("{place} has no CPU, which `{event}` needs; use `perf script -F +cpu`")]
-    NoCpu { place: Place, event: String },
-    /// A line lacks its thread.
-    #[error("{place} has no thread, which `{event}` needs; use `perf script -F +comm,+tid`")]
-    NoThread { place: Place, event: String },
-    /// What should be times are none.
-    #[error(
-        "{name}: times go back in {backwards} of {events} events: these are no times but differences, as \
-         `perf script --deltatime` prints them; make the text without that option"
-    )]
-    NoTimes {
-        name: String,
-        /// Events whose time is before that of the event before.
-        backwards: u64,
-        events: u64,
-    },
-    /// The lines are not in order of time.
-    #[error(
-        "{place} is earlier than lines before it, as {late} of {events} events are, and times cannot be put in order again: \
-         sort the lines by time: awk '{{match($0, /[0-9]+[.][0-9]+: /); print substr($0, RSTART) \"\\t\" $0}}' FILE | sort -sn | \
-         cut -f2-"
-    )]
-    Unsorted {
-        /// The first such line.
-        place: Place,
-        late: u64,
-        events: u64,
-    },
-    /// The times of one CPU go back by more than events come late.
-    #[error(
-        "{place} is {by_ns} ns earlier than the line before it of the same CPU: these are several traces, or the clock was \
-         set back; import each trace by itself, or record with a clock that is not set (`perf record -k CLOCK_MONOTONIC`)"
-    )]
-    WentBack {
-        place: Place,
-        /// \[ns\]
-        by_ns: u64,
-    },
-    /// No exit is in it.
-    #[error(
-        "{name}: no VM exits in {} lines; events of use: {}, others: {}; {}",
-        summary.lines, list(&summary.used), list(&summary.ignored), how_to_record_exits(summary)
-    )]
-    NoExits {
-        name: String,
-        /// What is in it.
-        summary: Box<ImportSummary>,
-    },
-    /// No episode is in it.
-    #[error(
-        "{name}: no episodes in {} lines; events of use: {}, others: {}; {}",
-        summary.lines, list(&summary.used), list(&summary.ignored), how_to_record(*.layer)
-    )]
-    NoEpisodes {
-        name: String,
-        /// The layer asked for.
-        layer: Option<Layer>,
-        /// What is in it.
-        summary: Box<ImportSummary>,
-    },
-}
-
-/// What to record for timers, by what is there instead of exits.
-fn how_to_record_exits(summary: &ImportSummary) -> &'static str {
-    let has = |name: &str| summary.used.keys().chain(summary.ignored.keys()).any(|of| of.ends_with(name));
-    if has("kvm_vcpu_wakeup") && !has("kvm_exit") && !has("kvm_entry") {
-        "vCPUs ran, so kvm:kvm_exit and kvm:kvm_entry were not recorded, or this flavour of KVM emits neither; record on a \
-         host with kvm_intel or kvm_amd, with \
-         `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`"
-    } else {
-        "record with `perf record -a -k CLOCK_MONOTONIC -e 'kvm:*,timer:hrtimer_start,timer:hrtimer_expire_entry'`"
-    }
-}
-
 /// What to record for episodes of a layer.
-pub fn how_to_record(layer: Option<Layer>) -> String {
+fn how_to_record(layer: Option<Layer>) -> String {
     let of = |layer| match layer {
         Layer::Host => ("a host", "-e kvm:kvm_vcpu_wakeup -e kvm:kvm_halt_poll_ns", "dwell record host"),
         Layer::Guest | Layer::Driver => (
@@ -188,13 +81,6 @@ pub fn how_to_record(layer: Option<Layer>) -> String {
     }
 }
 
-fn list(counts: &BTreeMap<String, u64>) -> String {
-    if counts.is_empty() {
-        return "none".to_owned();
-    }
-    counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
-}
-
 /// What the text does not contain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PerfOptions {
@@ -219,7 +105,7 @@ pub fn import<W: Write + Send>(
     mut input: Input<'_>,
     options: &PerfOptions,
     writer: &mut Writer<W>,
-) -> Result<ImportSummary, PerfError> {
+) -> Result<ImportSummary, ImportError> {
     let (seen, header) = beginning(&input.look_ahead(LOOK_AHEAD)?);
     let kernel = writer.metadata_mut().kernel.clone().or(header.kernel);
     let known = options.arch.map(Some).or(header.arch).or(seen.arch.map(Some));
@@ -370,7 +256,7 @@ struct Episodes<'a, W: Write + Send> {
 
 impl<W: Write + Send> Episodes<'_, W> {
     /// Decides what to use, if the events seen decide it.
-    fn choose(&mut self, seen: &Seen) -> Result<(), PerfError> {
+    fn choose(&mut self, seen: &Seen) -> Result<(), ImportError> {
         // Under the driver dwell_idle it is a guest that idles.
         let asked = self.options.layer.map(|layer| if layer == Layer::Driver { Layer::Guest } else { layer });
         let mut layers = seen.tracepoints.iter().filter_map(|&kind| Some((layer_of(kind)?, kind)));
@@ -458,13 +344,13 @@ impl<W: Write + Send> Episodes<'_, W> {
         host::Revision::of(version).ok()
     }
 
-    fn ambiguous(&self, first: (Layer, TracepointKind), second: (Layer, TracepointKind)) -> PerfError {
-        PerfError::Ambiguous {
-            name: self.name.clone(),
-            layers: (first.0, second.0),
-            first: first.1.to_string(),
-            second: second.1.to_string(),
-        }
+    fn ambiguous(&self, first: (Layer, TracepointKind), second: (Layer, TracepointKind)) -> ImportError {
+        let ((one, first), (other, second)) = ((first.0.name(), first.1), (second.0.name(), second.1));
+        ImportError::Refused(format!(
+            "{}: has events of the layers {one} ({first}) and {other} ({second}); choose one with `--layer {one}` or \
+             `--layer {other}`",
+            self.name
+        ))
     }
 
     /// An event that the beginning of the text did not have decides, or contradicts.
@@ -473,7 +359,7 @@ impl<W: Write + Send> Episodes<'_, W> {
         tracepoint: TracepointKind,
         event: &TextEvent<'_>,
         summary: &ImportSummary,
-    ) -> Result<(), PerfError> {
+    ) -> Result<(), ImportError> {
         let Some(layer) = layer_of(tracepoint) else { return Ok(()) };
         match &self.choice {
             None => {
@@ -493,13 +379,13 @@ impl<W: Write + Send> Episodes<'_, W> {
         }
     }
 
-    fn write(&mut self, summary: &mut ImportSummary, line: u64) -> Result<(), PerfError> {
+    fn write(&mut self, summary: &mut ImportSummary, line: u64) -> Result<(), ImportError> {
         let Episodes { choice, found, episodes, writer, name, .. } = self;
         let Some(choice) = choice else { return Ok(()) };
         episodes.resolve(summary.resolution_ns);
         summary.episodes += found.len() as u64;
         let written = episodes.push_all(writer, choice.pairing.idlers(), found);
-        written.map_err(|source| PerfError::Write { place: Place { name: name.clone(), line }, source })
+        written.map_err(|source| Place { name: name.clone(), line }.not_written(source))
     }
 
     /// That the architecture is not known, where it matters.
@@ -518,7 +404,7 @@ impl<W: Write + Send> Episodes<'_, W> {
         })
     }
 
-    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, PerfError> {
+    fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, ImportError> {
         if let Some(choice) = &mut self.choice {
             choice.pairing.finish(&mut self.found);
             reader.summary.incomplete_episodes = choice.pairing.incomplete();
@@ -527,10 +413,9 @@ impl<W: Write + Send> Episodes<'_, W> {
         self.write(&mut reader.summary, lines)?;
         let assumed = self.assumed(&reader.summary);
         let Episodes { choice, episodes, writer, name, arch, options, .. } = self;
-        let asked = options.layer;
         let Some(mut choice) = choice.filter(|_| reader.summary.episodes > 0) else {
-            let summary = Box::new(reader.summary);
-            return Err(PerfError::NoEpisodes { name, layer: asked, summary });
+            let (lines, how) = (reader.summary.lines_in_words(), how_to_record(options.layer));
+            return Err(ImportError::NoEpisodes(format!("{name}: no episodes in {lines}; {how}")));
         };
         if let Some(segments) = choice.pairing.take_segments() {
             writer.set_segments(segments);
@@ -556,7 +441,7 @@ impl<W: Write + Send> EventSink for Episodes<'_, W> {
         tracepoint: TracepointKind,
         event: &TextEvent<'_>,
         summary: &ImportSummary,
-    ) -> Result<bool, PerfError> {
+    ) -> Result<bool, ImportError> {
         self.check_layer(tracepoint, event, summary)?;
         Ok(self.choice.as_ref().is_some_and(|choice| choice.uses(tracepoint)))
     }
@@ -606,7 +491,7 @@ impl<W: Write + Send> EventSink for Episodes<'_, W> {
         until_ns: u64,
         summary: &mut ImportSummary,
         line: u64,
-    ) -> Result<(), PerfError> {
+    ) -> Result<(), ImportError> {
         let Episodes { choice, found, .. } = self;
         let Some(choice) = choice else { return Ok(()) };
         events.release(until_ns, |event| choice.pairing.observe(event, found));

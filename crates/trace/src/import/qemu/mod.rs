@@ -37,7 +37,7 @@ mod sleeps;
 pub use crate::aio::DecisionCounts;
 pub use sleeps::Sleeps;
 
-use super::{EventSpan, ImportSummary, Input, InputError, Place, excerpt};
+use super::{EventSpan, ImportError, ImportSummary, Input, Place};
 use crate::aio::Contexts;
 use crate::event::{Event, EventKind};
 use crate::pairing::{PairedEpisode, Pairing};
@@ -47,8 +47,7 @@ use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Revision};
 pub use dwell_recording::LEAST_LENGTHS;
 use dwell_recording::{Clock, IdleIncludes};
-use dwell_recording::{LEAST_LENGTHS_NOTE, ReadError};
-use dwell_recording::{WriteError, Writer};
+use dwell_recording::{LEAST_LENGTHS_NOTE, Writer};
 use line::{Line, LogEvent, Stamp};
 use std::io::Write;
 
@@ -62,73 +61,6 @@ const FIRST_NS: u64 = 1_000_000_000;
 
 /// More contexts than any QEMU has: what names so many is no trace of one.
 const MOST_CONTEXTS: usize = 1 << 16;
-
-/// Why a log could not be imported.
-#[derive(Debug, thiserror::Error)]
-pub enum QemuError {
-    /// The text could not be read.
-    #[error(transparent)]
-    Input(#[from] InputError),
-    /// The episodes could not be written.
-    #[error("{}: cannot write the episode that ends in line {}", place.name, place.line)]
-    Write { place: Place, source: WriteError },
-    /// A line is one of the events of use, but not as QEMU writes it.
-    #[error(
-        "{place} names `{event}` but cannot be parsed: `{text}`; --skip-unparsable counts such lines instead"
-    )]
-    Unparsable {
-        place: Place,
-        event: &'static str,
-        /// The line, or its beginning.
-        text: String,
-    },
-    /// Some lines have a time and others have none.
-    #[error("{place} has {}, unlike the lines before it; this is not the log of one QEMU", if *.has { "a time" } else { "no time" })]
-    Mixed {
-        place: Place,
-        /// Whether this one has.
-        has: bool,
-    },
-    /// The log cannot be compared with the waits of threads.
-    #[error(
-        "{0} has no time of day, so that it cannot be compared with recorded waits; start QEMU with \
-         `-msg timestamp=on` and import its log"
-    )]
-    NoTimes(Place),
-    /// Which thread a context belongs to is not known.
-    #[error(
-        "{0} has no thread (QEMU 11 writes none); give the context of the recorded thread with `--context 0x…`, and record \
-         one thread only"
-    )]
-    NoThread(Place),
-    /// It names more contexts than there can be.
-    #[error("{0} names context number {MOST_CONTEXTS}; this is not the log of a QEMU")]
-    TooManyContexts(Place),
-    /// No episode is in it.
-    #[error(
-        "{name}: no episodes in {} lines{}; trace QEMU with \
-         `-trace 'run_poll_handlers_*' -trace 'poll_*' -msg timestamp=on -D FILE`",
-        summary.lines,
-        if *.is_cut { ", the last of which is cut off: the log may lack the rest" } else { "" }
-    )]
-    NoEpisodes {
-        name: String,
-        is_cut: bool,
-        /// What is in it.
-        summary: Box<ImportSummary>,
-    },
-    /// The recording of waits is of something else.
-    #[error("{name}: is a recording of layer {layer}; waits of threads come from `dwell record thread`")]
-    NotOfThreads { name: String, layer: &'static str },
-    /// The recording of waits has another clock.
-    #[error(
-        "cannot align {name}: it has no time of day; record it with this version's `dwell record thread`"
-    )]
-    NoOffset { name: String },
-    /// The recording of waits cannot be read.
-    #[error("{name}: cannot read the waits")]
-    Sleeps { name: String, source: ReadError },
-}
 
 /// What the log does not have.
 #[derive(Clone, Debug, Default)]
@@ -152,7 +84,7 @@ pub fn import<W: Write + Send>(
     mut input: Input<'_>,
     options: QemuOptions,
     writer: &mut Writer<W>,
-) -> Result<ImportSummary, QemuError> {
+) -> Result<ImportSummary, ImportError> {
     let name = input.name().to_owned();
     let mut log = Log {
         name: &name,
@@ -217,7 +149,7 @@ struct Log<'a, W: Write + Send> {
 }
 
 impl<W: Write + Send> Log<'_, W> {
-    fn line(&mut self, text: &str, line: u64) -> Result<(), QemuError> {
+    fn line(&mut self, text: &str, line: u64) -> Result<(), ImportError> {
         let mut event = match Line::parse(text) {
             Line::Event(event) => event,
             Line::Passed { ns, dropped } => {
@@ -230,8 +162,7 @@ impl<W: Write + Send> Log<'_, W> {
                 return Ok(());
             }
             Line::Unparsable(event) if !self.options.skip_unparsable => {
-                let text = excerpt(text.trim().as_bytes());
-                return Err(QemuError::Unparsable { place: self.place(line), event, text });
+                return Err(self.place(line).unparsable(&event, text));
             }
             Line::Unparsable(_) => {
                 if let Some(Line::Passed { ns, .. }) = line::passed(text) {
@@ -282,7 +213,7 @@ impl<W: Write + Send> Log<'_, W> {
     }
 
     /// QEMU's buffer was full: what is open may have ended unseen.
-    fn dropped(&mut self, count: u64, line: u64) -> Result<(), QemuError> {
+    fn dropped(&mut self, count: u64, line: u64) -> Result<(), ImportError> {
         self.summary.lost.add(None, count);
         let Some(pairing) = &mut self.pairing else { return Ok(()) };
         let kind = EventKind::Lost { cpu: None, count };
@@ -290,18 +221,32 @@ impl<W: Write + Send> Log<'_, W> {
         self.write(line)
     }
 
-    fn event(&mut self, event: &LogEvent, line: u64) -> Result<(), QemuError> {
+    fn event(&mut self, event: &LogEvent, line: u64) -> Result<(), ImportError> {
         let has = event.stamp.is_some();
         if *self.stamped.get_or_insert(has) != has {
-            return Err(QemuError::Mixed { place: self.place(line), has });
+            return Err(ImportError::Refused(format!(
+                "{} has {}, unlike the lines before it; this is not the log of one QEMU",
+                self.place(line),
+                if has { "a time" } else { "no time" }
+            )));
         }
         let tid = match (event.stamp, &self.options.sleeps) {
             (stamp, Some(_)) if stamp.is_none_or(|stamp| stamp.clock != line::Clock::Day) => {
-                return Err(QemuError::NoTimes(self.place(line)));
+                return Err(ImportError::Refused(format!(
+                    "{} has no time of day, so that it cannot be compared with recorded waits; start QEMU with \
+                     `-msg timestamp=on` and import its log",
+                    self.place(line)
+                )));
             }
             (Some(Stamp { tid: None, .. }), Some(_)) => {
                 match self.alone.filter(|_| self.options.context.is_some()) {
-                    None => return Err(QemuError::NoThread(self.place(line))),
+                    None => {
+                        return Err(ImportError::Refused(format!(
+                            "{} has no thread (QEMU 11 writes none); give the context of the recorded thread with \
+                             `--context 0x…`, and record one thread only",
+                            self.place(line)
+                        )));
+                    }
                     only => only,
                 }
             }
@@ -314,7 +259,10 @@ impl<W: Write + Send> Log<'_, W> {
             ThreadPairing::new(None, Box::new(names)).with_contexts(contexts)
         });
         if pairing.contexts().is_some_and(|known| known.is_full(MOST_CONTEXTS, event.ctx)) {
-            return Err(QemuError::TooManyContexts(self.place(line)));
+            let place = self.place(line);
+            return Err(ImportError::Refused(format!(
+                "{place} names context number {MOST_CONTEXTS}; this is not the log of a QEMU"
+            )));
         }
         let mut time_ns = event.stamp.map_or(0, |stamp| stamp.ns);
         let mut pid = Event::UNKNOWN_ID;
@@ -332,20 +280,20 @@ impl<W: Write + Send> Log<'_, W> {
         self.write(line)
     }
 
-    fn write(&mut self, line: u64) -> Result<(), QemuError> {
+    fn write(&mut self, line: u64) -> Result<(), ImportError> {
         let Some(pairing) = &self.pairing else { return Ok(()) };
         // Without times all starts are 0, and overlaps mean nothing.
         self.episodes.resolve(if self.stamped == Some(true) { self.resolution_ns } else { u64::MAX });
         self.summary.episodes += self.found.len() as u64;
         let written = self.episodes.push_all(self.writer, pairing.idlers(), &mut self.found);
-        written.map_err(|source| QemuError::Write { place: self.place(line), source })
+        written.map_err(|source| self.place(line).not_written(source))
     }
 
     fn place(&self, line: u64) -> Place {
         Place { name: self.name.to_owned(), line }
     }
 
-    fn finish(mut self, lines: u64) -> Result<ImportSummary, QemuError> {
+    fn finish(mut self, lines: u64) -> Result<ImportSummary, ImportError> {
         if let Some(pairing) = &mut self.pairing {
             pairing.finish(&mut self.found);
         }
@@ -366,8 +314,14 @@ impl<W: Write + Send> Log<'_, W> {
             summary.lost.add(None, lost);
         }
         let Some(pairing) = pairing.filter(|_| summary.episodes > 0) else {
-            let is_cut = self.is_part;
-            return Err(QemuError::NoEpisodes { name: name.to_owned(), is_cut, summary: Box::new(summary) });
+            let cut = match self.is_part {
+                true => ", the last of which is cut off: the log may lack the rest",
+                false => "",
+            };
+            return Err(ImportError::NoEpisodes(format!(
+                "{name}: no episodes in {lines} lines{cut}; trace QEMU with \
+                 `-trace 'run_poll_handlers_*' -trace 'poll_*' -msg timestamp=on -D FILE`"
+            )));
         };
         let metadata = writer.metadata_mut();
         summary.set_overlaps(episodes.overlaps(), metadata);

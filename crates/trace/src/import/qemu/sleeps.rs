@@ -1,7 +1,7 @@
 //! When the threads of a QEMU slept: a recording of `dwell record thread` that was made at the same time as
 //! QEMU's trace.
 
-use super::QemuError;
+use super::ImportError;
 use super::line::RESOLUTION_NS;
 use crate::event::{Event, EventKind, SystemCall, Timeout};
 use crate::pairing::Names;
@@ -51,13 +51,20 @@ impl Sleeps {
     /// # Errors
     /// If the recording is not one of threads, does not have the difference of its clock to the time of day,
     /// or cannot be read.
-    pub fn read(name: &str, reader: &Reader) -> Result<Sleeps, QemuError> {
+    pub fn read(name: &str, reader: &Reader) -> Result<Sleeps, ImportError> {
         let metadata = reader.metadata();
         if metadata.layer != Layer::Iothread {
-            return Err(QemuError::NotOfThreads { name: name.to_owned(), layer: metadata.layer.name() });
+            let layer = metadata.layer.name();
+            return Err(ImportError::Refused(format!(
+                "{name}: is a recording of layer {layer}; waits of threads come from `dwell record thread`"
+            )));
         }
         let offset_ns = metadata.realtime_offset_ns().and_then(|ns| u64::try_from(ns).ok());
-        let offset_ns = offset_ns.ok_or_else(|| QemuError::NoOffset { name: name.to_owned() })?;
+        let offset_ns = offset_ns.ok_or_else(|| {
+            ImportError::Refused(format!(
+                "cannot align {name}: it has no time of day; record it with this version's `dwell record thread`"
+            ))
+        })?;
         let idlers = &reader.contents().idlers;
         let parsed: Vec<Option<(i32, i32, &str)>> = idlers.iter().map(|idler| ids(&idler.name)).collect();
         let mut threads = BTreeMap::new();
@@ -70,7 +77,7 @@ impl Sleeps {
         for row_group in 0..reader.row_groups() {
             reader
                 .read(row_group, columns, &mut chunk)
-                .map_err(|source| QemuError::Sleeps { name: name.to_owned(), source })?;
+                .map_err(|source| ImportError::Waits(name.to_owned(), source))?;
             for row in 0..chunk.rows {
                 let (start_ns, end_ns) =
                     (chunk.start_ns[row], chunk.start_ns[row].saturating_add(chunk.idle_ns[row]));

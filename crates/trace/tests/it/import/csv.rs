@@ -1,11 +1,11 @@
 use super::{Imported, import};
 use dwell_recording::{Chunk, Columns, Layer};
-use dwell_trace::import::csv::{self, CsvOptions};
+use dwell_trace::import::csv;
 use proptest::prelude::*;
 
 pub(crate) fn csv(text: impl AsRef<[u8]>) -> Result<Imported, String> {
-    let options = CsvOptions::for_layer(Layer::Guest);
-    import(text.as_ref(), Layer::Guest, |input, writer| csv::import(input, &options, writer))
+    let idler = csv::usual_idler(Layer::Guest);
+    import(text.as_ref(), Layer::Guest, |input, writer| csv::import(input, idler, writer))
 }
 
 fn rows(text: &str) -> Vec<String> {

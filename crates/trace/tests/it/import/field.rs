@@ -305,11 +305,9 @@ swapper 0 [001] 10.000300000: power:cpu_idle: state=4294967295 cpu_id=1
 
 #[test]
 fn tables_as_pandas_spreadsheets_and_bpftrace_write_them() {
-    use dwell_trace::import::csv::{CsvOptions, import as table};
+    use dwell_trace::import::csv::{import as table, usual_idler};
     let read = |text: &str| {
-        import(text.as_bytes(), Layer::Guest, |input, writer| {
-            table(input, &CsvOptions::for_layer(Layer::Guest), writer)
-        })
+        import(text.as_bytes(), Layer::Guest, |input, writer| table(input, usual_idler(Layer::Guest), writer))
     };
     let plain =
         read("idler,start_ns,idle_ns,halted\ncpu1,200000,1000,true\ncpu1,300000,7,\n").unwrap().rows();
