@@ -28,6 +28,7 @@ pub mod format;
 pub mod kvm_stats;
 mod mapping;
 pub mod names;
+mod native;
 pub mod perf;
 mod plan;
 pub mod polling;

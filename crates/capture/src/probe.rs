@@ -1,14 +1,15 @@
 //! Which tracepoints a recorder wants, and what they are on this machine.
 
-use crate::bpf::{BpfError, BpfSource};
+use crate::bpf::{BpfSource, KERNEL_TYPES};
 use crate::clock::now_ns;
 use crate::decode::Decoder;
 use crate::format::At;
-use crate::perf::{OpenError, Record, Sampler, Source, Tracepoint};
+use crate::perf::{Record, Sampler, Source, Tracepoint};
 use crate::system::System;
-use crate::tracefs::{Tracefs, TracefsError};
+use crate::tracefs::Tracefs;
 use dwell_trace::event::{Event, EventKind, TracepointKind};
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -115,15 +116,35 @@ pub fn any_of(field: &str, numbers: impl IntoIterator<Item: fmt::Display>) -> St
 /// Why tracing could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// A tracepoint cannot be reached.
-    #[error(transparent)]
-    Tracefs(#[from] TracefsError),
-    /// It cannot be sampled.
-    #[error(transparent)]
-    Perf(#[from] OpenError),
-    /// It cannot be seen through BPF.
-    #[error(transparent)]
-    Bpf(#[from] BpfError),
+    /// Something failed; the text has the remedy.
+    #[error("{what}")]
+    Failed { what: String, source: Box<dyn Error + Send + Sync> },
+    /// The kernel lacks something; the text has the remedy.
+    #[error("{0}")]
+    Lacks(String),
+    /// The kernel's types cannot be read.
+    #[error(
+        "cannot read {KERNEL_TYPES}: recording through BPF needs CONFIG_DEBUG_INFO_BTF; use --source perf"
+    )]
+    NoBtf { source: io::Error },
+    /// A type, function or field of a tracepoint, as `category:name`, is not among the kernel's types.
+    #[error("{event}: this kernel's BTF has no `{missing}`; use --source perf")]
+    Missing { event: String, missing: String },
+    /// There is no BPF program for this tracepoint.
+    #[error("{event} cannot be recorded through BPF; use --source perf")]
+    NoProgram { event: String },
+    /// The kernel does not take a BPF program; the source ends with its explanation.
+    #[error("{event}: the kernel does not take the BPF program; use --source perf")]
+    Refused { event: String, source: io::Error },
+}
+
+impl TraceError {
+    pub(crate) fn failed(
+        what: impl Into<String>,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> TraceError {
+        TraceError::Failed { what: what.into(), source: source.into() }
+    }
 }
 
 #[derive(Debug)]
@@ -172,7 +193,7 @@ impl Trace {
             let (id, decoder, at) = match describe(system, tracefs, probe.kind, &name) {
                 Ok(known) => known,
                 Err(_) if !probe.required => continue,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             };
             type_at = at;
             let place = usize::from(id);
@@ -200,7 +221,7 @@ impl Trace {
                 Some(Ok(decoder)) => Some(decoder),
                 Some(Err(missing)) => {
                     let (event, missing) = (probe.kind.to_string(), missing.to_owned());
-                    return Err(BpfError::Missing { event, missing }.into());
+                    return Err(TraceError::Missing { event, missing });
                 }
                 None => None,
             };
@@ -306,7 +327,7 @@ impl Trace {
             .filter(|(probe, _)| probe.by_thread)
             .map(|(probe, known)| Tracepoint { filter: probe.filter_with(Some(threads)), ..known.clone() })
             .collect();
-        Ok(sampler.add(system, &more)?)
+        sampler.add(system, &more)
     }
 
     /// Hands over every event that is there, CPU by CPU; returns how many bytes they took. Whatever is
@@ -424,7 +445,7 @@ fn describe(
     tracefs: &Tracefs,
     kind: TracepointKind,
     name: &str,
-) -> Result<(u16, Decoder, At), TracefsError> {
+) -> Result<(u16, Decoder, At), TraceError> {
     let format = tracefs.format(system, name)?;
     let decoder = Decoder::new(kind, &format).map_err(|field| tracefs.missing_field(name, field))?;
     Ok((format.id, decoder, format.at("common_type").unwrap_or(COMMON_TYPE)))

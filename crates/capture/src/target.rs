@@ -1,7 +1,6 @@
 //! What can be recorded, and why it may fail.
 
 use crate::probe::TraceError;
-use crate::tracefs::TracefsError;
 use dwell_policy::Layer;
 use dwell_recording::{NewFileError, WriteError};
 use dwell_trace::guest::GuestSource;
@@ -85,10 +84,4 @@ pub enum RecordError {
     /// The thread that writes is gone.
     #[error("the thread that writes the recording ended early")]
     WriterGone,
-}
-
-impl From<TracefsError> for RecordError {
-    fn from(error: TracefsError) -> RecordError {
-        RecordError::Trace(error.into())
-    }
 }

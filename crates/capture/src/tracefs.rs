@@ -4,69 +4,12 @@
 //! made: it has no path, only a file descriptor, and ends with it. Nothing is left behind, whatever happens.
 
 use crate::detached::Detached;
-use crate::format::{Format, FormatError};
+use crate::format::Format;
+use crate::probe::TraceError;
 use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::{Machine, kernel};
 use std::io;
-
-/// Why a tracepoint could not be reached. Each kind has its own remedy, which is part of the text.
-#[derive(Debug, thiserror::Error)]
-pub enum TracefsError {
-    /// The kernel has no tracefs.
-    #[error(
-        "this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with tracepoints"
-    )]
-    NoTracefs,
-    /// Tracefs may not be read or mounted.
-    #[error("no permission to {what}: {}", remedy_of_refusal(*.lacks))]
-    NotPermitted {
-        what: String,
-        /// The capability that this process lacks for it; `None` if it lacks none.
-        lacks: Option<&'static str>,
-        source: io::Error,
-    },
-    /// Tracefs is there, the whole category is not: the module that has it is not loaded.
-    #[error("kernel {kernel} has no tracepoints `{category}`: {}", remedy_of_category(category))]
-    MissingCategory {
-        /// Such as `kvm`.
-        category: String,
-        /// `uname -r`.
-        kernel: String,
-    },
-    /// The category is there, the tracepoint is not.
-    #[error("kernel {kernel} has no tracepoint `{event}`; it is too old, or was built without it")]
-    MissingTracepoint {
-        /// Such as `kvm:kvm_vcpu_wakeup`.
-        event: String,
-        /// `uname -r`.
-        kernel: String,
-    },
-    /// The tracepoint exists, but lacks a field that is needed.
-    #[error(
-        "kernel {kernel}: tracepoint `{event}` has no field `{field}`; please report this kernel to dwell's developers"
-    )]
-    MissingField {
-        /// Such as `kvm:kvm_vcpu_wakeup`.
-        event: String,
-        /// The field that is missing.
-        field: &'static str,
-        /// `uname -r`.
-        kernel: String,
-    },
-    /// The description of the tracepoint cannot be understood.
-    #[error(
-        "cannot understand the format of tracepoint `{event}`; please report this kernel to dwell's developers"
-    )]
-    Format {
-        /// Such as `kvm:kvm_vcpu_wakeup`.
-        event: String,
-        source: FormatError,
-    },
-    /// Something else went wrong.
-    #[error("cannot {what}")]
-    Io { what: String, source: io::Error },
-}
 
 fn remedy_of_refusal(lacks: Option<&'static str>) -> &'static str {
     match lacks {
@@ -96,6 +39,7 @@ fn remedy_of_category(category: &str) -> &'static str {
 /// A tracefs that can be read.
 #[derive(Debug)]
 pub struct Tracefs {
+    /// Where it is; for a mount of our own a path through `/proc/self/fd`, valid in this process only.
     root: String,
     kernel: String,
     /// Keeps a mount of our own alive; `root` leads through it.
@@ -108,8 +52,8 @@ impl Tracefs {
     /// Finds tracefs, or mounts it for this process alone.
     ///
     /// # Errors
-    /// [`TracefsError::NoTracefs`] or [`TracefsError::NotPermitted`].
-    pub fn open(system: &dyn System) -> Result<Tracefs, TracefsError> {
+    /// Where there is none, or it may not be read or mounted.
+    pub fn open(system: &dyn System) -> Result<Tracefs, TraceError> {
         let kernel = kernel::release(system).unwrap_or_else(|| "of unknown release".to_owned());
         let mut refused = None;
         for root in mounted(system).into_iter().chain(USUAL_PLACES.map(str::to_owned)) {
@@ -123,19 +67,18 @@ impl Tracefs {
         }
         match system.mount_tracefs() {
             Ok(mount) => Ok(Tracefs { root: mount.path(), kernel, _mount: Some(mount) }),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TracefsError::NoTracefs),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(TraceError::Lacks(
+                "this kernel has no tracefs: it needs CONFIG_FTRACE or CONFIG_EVENT_TRACING; boot a kernel with \
+                 tracepoints"
+                    .to_owned(),
+            )),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let needs = if refused.is_some() { READ } else { MOUNT };
                 let (what, source) = refused.unwrap_or_else(|| ("mount tracefs".to_owned(), error));
                 Err(not_permitted(system, what, needs, source))
             }
-            Err(source) => Err(TracefsError::Io { what: "mount tracefs".to_owned(), source }),
+            Err(source) => Err(TraceError::failed("cannot mount tracefs", source)),
         }
-    }
-
-    /// Where it is; for a mount of our own a path through `/proc/self/fd`, valid in this process only.
-    pub fn root(&self) -> &str {
-        &self.root
     }
 
     /// Whether there is this tracepoint, as `category:name`.
@@ -152,52 +95,59 @@ impl Tracefs {
     ///
     /// # Errors
     /// Which of the things that can be missing is missing.
-    pub fn format(&self, machine: &dyn Machine, event: &str) -> Result<Format, TracefsError> {
-        Format::parse(&self.format_text(machine, event)?)
-            .map_err(|source| TracefsError::Format { event: event.to_owned(), source })
+    pub fn format(&self, machine: &dyn Machine, event: &str) -> Result<Format, TraceError> {
+        Format::parse(&self.format_text(machine, event)?).map_err(|source| {
+            let what = format!(
+                "cannot understand the format of tracepoint `{event}`; please report this kernel to dwell's developers"
+            );
+            TraceError::failed(what, source)
+        })
     }
 
     /// The text of an event's format.
     ///
     /// # Errors
-    /// [`TracefsError`] where the kernel has no such event, or it cannot be read.
-    pub fn format_text(&self, machine: &dyn Machine, event: &str) -> Result<String, TracefsError> {
+    /// Where the kernel has no such event, or it cannot be read.
+    pub fn format_text(&self, machine: &dyn Machine, event: &str) -> Result<String, TraceError> {
         let path = format!("{}/format", self.path(event));
         let bytes = machine.read(&path).map_err(|error| self.why(machine, event, error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// The error for a field that a tracepoint lacks.
-    pub fn missing_field(&self, event: &str, field: &'static str) -> TracefsError {
-        TracefsError::MissingField { event: event.to_owned(), field, kernel: self.kernel.clone() }
+    pub fn missing_field(&self, event: &str, field: &'static str) -> TraceError {
+        TraceError::Lacks(format!(
+            "kernel {}: tracepoint `{event}` has no field `{field}`; please report this kernel to dwell's developers",
+            self.kernel
+        ))
     }
 
-    fn why(&self, machine: &dyn Machine, event: &str, error: io::Error) -> TracefsError {
-        let kernel = self.kernel.clone();
+    fn why(&self, machine: &dyn Machine, event: &str, error: io::Error) -> TraceError {
+        let kernel = &self.kernel;
         match error.kind() {
             io::ErrorKind::NotFound => {
                 let (category, _) = event.split_once(':').unwrap_or(("", event));
                 match machine.names(&format!("{}/events/{category}", self.root)) {
-                    Ok(_) => TracefsError::MissingTracepoint { event: event.to_owned(), kernel },
-                    Err(_) => TracefsError::MissingCategory { category: category.to_owned(), kernel },
+                    Ok(_) => TraceError::Lacks(format!(
+                        "kernel {kernel} has no tracepoint `{event}`; it is too old, or was built without it"
+                    )),
+                    Err(_) => TraceError::Lacks(format!(
+                        "kernel {kernel} has no tracepoints `{category}`: {}",
+                        remedy_of_category(category)
+                    )),
                 }
             }
             io::ErrorKind::PermissionDenied => {
                 not_permitted(machine, format!("read the format of {event}"), READ, error)
             }
-            _ => TracefsError::Io { what: format!("read the format of {event}"), source: error },
+            _ => TraceError::failed(format!("cannot read the format of {event}"), error),
         }
     }
 }
 
-fn not_permitted(
-    machine: &dyn Machine,
-    what: String,
-    needs: &'static str,
-    source: io::Error,
-) -> TracefsError {
+fn not_permitted(machine: &dyn Machine, what: String, needs: &'static str, source: io::Error) -> TraceError {
     let lacks = (!has_one_of(machine, &[needs])).then_some(needs);
-    TracefsError::NotPermitted { what, lacks, source }
+    TraceError::failed(format!("no permission to {what}: {}", remedy_of_refusal(lacks)), source)
 }
 
 /// The mount points of tracefs, and of debugfs with a tracefs in it.
@@ -250,10 +200,8 @@ mod tests {
             let tracefs = Tracefs { root, kernel, _mount: Some(mount) };
             let format = tracefs.format(&here, "sched:sched_switch").unwrap();
             assert_eq!(format.name, "sched_switch");
-            assert!(matches!(
-                tracefs.format(&here, "sched:no_such_thing"),
-                Err(TracefsError::MissingTracepoint { .. })
-            ));
+            let missing = tracefs.format(&here, "sched:no_such_thing").unwrap_err().to_string();
+            assert!(missing.contains("has no tracepoint `sched:no_such_thing`"), "{missing}");
             assert_eq!(mounts(), before);
         }
         assert_eq!(mounts(), before);
@@ -265,7 +213,7 @@ mod tests {
             .file("/proc/mounts", "none /odd\\040place tracefs rw 0 0\n")
             .file("/odd place/events/kvm/kvm_vcpu_wakeup/id", "41\n");
         let tracefs = Tracefs::open(&fake).unwrap();
-        assert_eq!(tracefs.root(), "/odd place");
+        assert_eq!(tracefs.root, "/odd place");
         assert!(tracefs.has(&fake, "kvm:kvm_vcpu_wakeup"));
         assert!(tracefs._mount.is_none());
     }
@@ -275,13 +223,14 @@ mod tests {
         let fake = Fake::new()
             .file("/proc/mounts", "none /sys/kernel/debug debugfs rw 0 0\n")
             .file("/sys/kernel/debug/tracing/events/enable", "0\n");
-        assert_eq!(Tracefs::open(&fake).unwrap().root(), "/sys/kernel/debug/tracing");
+        assert_eq!(Tracefs::open(&fake).unwrap().root, "/sys/kernel/debug/tracing");
     }
 
     #[test]
     fn each_lack_has_its_own_remedy() {
         let none = Fake::new().mount_fails(libc::ENODEV);
-        assert!(matches!(Tracefs::open(&none), Err(TracefsError::NoTracefs)));
+        let error = Tracefs::open(&none).unwrap_err().to_string();
+        assert!(error.starts_with("this kernel has no tracefs: "), "{error}");
         let user = Fake::new().mount_fails(libc::EPERM);
         let error = Tracefs::open(&user).unwrap_err().to_string();
         assert!(error.contains("mount tracefs") && error.contains("run as root"), "{error}");

@@ -4,9 +4,9 @@ use crate::describe::{HOST, TSC_KHZ};
 use crate::pairing::{OPTIONAL, REQUIRED, ReasonNames, TimerPairing};
 use dwell_capture::format;
 use dwell_capture::names::ProcNames;
-use dwell_capture::probe::Probe;
+use dwell_capture::probe::{Probe, TraceError};
 use dwell_capture::system::System;
-use dwell_capture::tracefs::{Tracefs, TracefsError};
+use dwell_capture::tracefs::Tracefs;
 use dwell_capture::{Observer, RecordError, Session, Status, Until};
 use dwell_machine::{Machine, Sysroot, TimerHost};
 use dwell_policy::Owner;
@@ -55,8 +55,8 @@ pub enum RecordTimersError {
     },
 }
 
-impl From<TracefsError> for RecordTimersError {
-    fn from(error: TracefsError) -> RecordTimersError {
+impl From<TraceError> for RecordTimersError {
+    fn from(error: TraceError) -> RecordTimersError {
         RecordError::from(error).into()
     }
 }

@@ -4,6 +4,7 @@
 //! attached, and where a field is in a structure. The format is that of the kernel's documentation,
 //! `bpf/btf.rst`.
 
+use crate::native::word;
 use memchr::memmem;
 
 /// Where the running kernel's is.
@@ -38,7 +39,7 @@ pub(super) struct Btf {
 /// The bytes are no BTF, or have a kind of type that is newer than this reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at} of the kernel's BTF cannot be read")]
-pub struct BtfError {
+pub(super) struct BtfError {
     at: usize,
 }
 
@@ -67,7 +68,7 @@ struct Type {
 impl Btf {
     pub(super) fn parse(bytes: Vec<u8>) -> Result<Btf, BtfError> {
         let mut btf = Btf { bytes, types: vec![], names: 0 };
-        let header = |btf: &Btf, at| btf.word(at).map(|word| word as usize).ok_or(BtfError { at });
+        let header = |btf: &Btf, at| word(&btf.bytes, at).map(|word| word as usize).ok_or(BtfError { at });
         if btf.bytes.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError { at: 0 });
         }
@@ -123,7 +124,8 @@ impl Btf {
         }
         (0..structure.count).find_map(|index| {
             let at = structure.rest + 12 * index;
-            let (its_name, its_type, bits) = (self.word(at)?, self.word(at + 4)?, self.word(at + 8)?);
+            let (its_name, its_type, bits) =
+                (word(&self.bytes, at)?, word(&self.bytes, at + 4)?, word(&self.bytes, at + 8)?);
             let (bits, field) = if structure.bit_fields { (bits & 0xff_ffff, bits >> 24) } else { (bits, 0) };
             if its_name == 0 {
                 let (inner, of) = self.member(its_type, name, depth)?;
@@ -163,13 +165,13 @@ impl Btf {
     }
 
     fn describe(&self, at: usize) -> Option<Type> {
-        let info = self.word(at + 4)?;
+        let info = word(&self.bytes, at + 4)?;
         Some(Type {
-            name: self.word(at)? as usize,
+            name: word(&self.bytes, at)? as usize,
             kind: info >> 24 & 0x1f,
             count: (info & 0xffff) as usize,
             bit_fields: info >> 31 != 0,
-            size_or_type: self.word(at + 8)?,
+            size_or_type: word(&self.bytes, at + 8)?,
             rest: at + 12,
         })
     }
@@ -178,10 +180,6 @@ impl Btf {
         let begin = self.names.saturating_add(name);
         let end = begin.saturating_add(wanted.len());
         self.bytes.get(end) == Some(&0) && self.bytes.get(begin..end) == Some(wanted.as_bytes())
-    }
-
-    fn word(&self, at: usize) -> Option<u32> {
-        Some(u32::from_ne_bytes(*self.bytes.get(at..)?.first_chunk()?))
     }
 }
 

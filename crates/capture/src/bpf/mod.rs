@@ -39,4 +39,4 @@ mod source;
 pub use assembler::Instruction;
 pub(crate) use btf::KERNEL_TYPES;
 pub use call::{Attach, Command, open};
-pub use source::{BpfError, BpfSource};
+pub use source::BpfSource;

@@ -13,6 +13,8 @@ use super::assembler::{Assembler, Helper, Instruction, Register, Width};
 use super::btf::{Btf, Kind, Place};
 use super::call::Attach;
 use crate::format::{At, Field, Format};
+use crate::native::{long, word};
+use crate::probe::TraceError;
 use dwell_trace::tracepoint::{InBpf, TracepointKind};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -33,15 +35,6 @@ pub(super) struct Blueprint {
     fields: Vec<(&'static str, Value)>,
 }
 
-/// Why there is no program for a tracepoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoBlueprint {
-    /// None is written for this kind.
-    Kind,
-    /// The kernel's BTF does not have this.
-    Missing(String),
-}
-
 /// The maps that every program uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
@@ -56,21 +49,22 @@ pub(super) struct Maps<'a> {
 
 impl Blueprint {
     /// Of one kind of tracepoint.
-    pub(super) fn of(kind: TracepointKind, btf: &Btf) -> Result<Blueprint, NoBlueprint> {
+    pub(super) fn of(kind: TracepointKind, btf: &Btf) -> Result<Blueprint, TraceError> {
         if !kind.has_program() {
-            return Err(NoBlueprint::Kind);
+            return Err(TraceError::NoProgram { event: kind.to_string() });
         }
         let name = kind.to_string();
+        let missing = |missing| TraceError::Missing { event: kind.to_string(), missing };
         let (category, name) = name.split_once(':').unwrap_or_default();
-        let number = |kind, name: String| btf.find(kind, &name).ok_or(NoBlueprint::Missing(name));
+        let number = |kind, name: String| btf.find(kind, &name).ok_or_else(|| missing(name));
         // Each tracepoint of the kernel image has a type of this name; without it there is nothing to attach to.
         let number = match category {
             "fentry" => number(Kind::Function, name.to_owned())?,
             _ => number(Kind::Typedef, format!("btf_trace_{name}"))?,
         };
         let fields = kind.fields().iter().filter_map(|field| Some((field.name, field.bpf?)));
-        let fields = fields.map(|(name, of)| Ok((name, value(btf, of, number)?)));
-        let fields = fields.collect::<Result<Vec<_>, NoBlueprint>>()?;
+        let fields = fields.map(|(name, of)| Ok((name, value(btf, of, number).map_err(missing)?)));
+        let fields = fields.collect::<Result<Vec<_>, TraceError>>()?;
         let follows = fields.iter().any(|(_, value)| matches!(value, Value::Behind(..)));
         let attach = match category {
             "fentry" => Attach::Function(number),
@@ -163,22 +157,20 @@ impl Blueprint {
     }
 }
 
-/// Where a field is taken from in this kernel, of a tracepoint whose type has this number.
-fn value(btf: &Btf, of: InBpf, tracepoint: u32) -> Result<Value, NoBlueprint> {
+/// Where a field is taken from in this kernel, of a tracepoint whose type has this number. The error is what the BTF does
+/// not have.
+fn value(btf: &Btf, of: InBpf, tracepoint: u32) -> Result<Value, String> {
     match of {
         InBpf::Argument(argument) => Ok(Value::Argument(argument)),
         InBpf::Behind(argument, structure, path) => {
-            let missing = || NoBlueprint::Missing(format!("{structure}.{}", path.join(".")));
+            let missing = || format!("{structure}.{}", path.join("."));
             btf.field(structure, path).map(|place| Value::Behind(argument, place)).ok_or_else(missing)
         }
         InBpf::First(all) => {
             let count = btf.arguments(tracepoint).and_then(|count| i16::try_from(count).ok()).unwrap_or(0);
             let is_there = |of: &InBpf| !matches!(of, InBpf::Argument(argument) if *argument >= count);
-            let mut found = all.iter().filter(|of| is_there(of)).map(|of| value(btf, *of, tracepoint));
-            found.find(Result::is_ok).unwrap_or_else(|| match all.last() {
-                Some(last) => value(btf, *last, tracepoint),
-                None => Err(NoBlueprint::Kind),
-            })
+            let found = all.iter().filter(|of| is_there(of)).map(|of| value(btf, *of, tracepoint));
+            found.reduce(Result::or).unwrap_or_else(|| Err(String::new()))
         }
     }
 }
@@ -209,16 +201,15 @@ impl Head<'_> {
     /// Of a record; `None` if it is too short.
     #[inline]
     pub(super) fn of(record: &[u8]) -> Option<Head<'_>> {
-        let at = |offset: i16| record.get(usize::from(offset.unsigned_abs())..);
-        let long = |offset| Some(u64::from_ne_bytes(*at(offset)?.first_chunk()?));
-        let [t0, t1, t2, t3, p0, p1, p2, p3] = long(TASK)?.to_le_bytes();
+        let at = |offset: i16| usize::from(offset.unsigned_abs());
+        let [t0, t1, t2, t3, p0, p1, p2, p3] = long(record, at(TASK))?.to_le_bytes();
         Some(Head {
-            time_ns: long(TIME)?,
+            time_ns: long(record, at(TIME))?,
             pid: i32::from_le_bytes([p0, p1, p2, p3]),
             tid: i32::from_le_bytes([t0, t1, t2, t3]),
-            lost: long(LOST)?,
-            cpu: u32::from_ne_bytes(*at(CPU)?.first_chunk()?),
-            rest: at(NUMBER)?,
+            lost: long(record, at(LOST))?,
+            cpu: word(record, at(CPU))?,
+            rest: record.get(at(NUMBER)..)?,
         })
     }
 }

@@ -1,12 +1,12 @@
 //! Programs that are loaded, their ring buffer and their counts of losses.
 
-use super::btf::{self, Btf, BtfError};
+use super::btf::{Btf, KERNEL_TYPES};
 use super::call::{self, Attach, Command};
-use super::program::{Blueprint, Head, Maps, NoBlueprint};
+use super::program::{Blueprint, Head, Maps};
 use super::ring::{Numbers, Ring};
 use crate::format::Format;
 use crate::perf::Record;
-use crate::probe::Probe;
+use crate::probe::{Probe, TraceError};
 use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::cpu;
@@ -15,70 +15,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Why BPF programs could not be had.
-#[derive(Debug, thiserror::Error)]
-pub enum BpfError {
-    /// bpf(2) is not allowed.
-    #[error("no permission to load BPF programs: {}", remedy_of_refusal(.lacks))]
-    NotPermitted {
-        /// The capabilities that this process lacks; none if it lacks none.
-        lacks: Vec<&'static str>,
-        source: io::Error,
-    },
-    /// The kernel or a sandbox knows no bpf(2), or not this of it.
-    #[error(
-        "this kernel cannot {what}: recording through BPF needs Linux 5.8 with CONFIG_BPF_SYSCALL; use --source perf"
-    )]
-    TooOld { what: &'static str, source: io::Error },
-    /// The kernel's types cannot be read.
-    #[error(
-        "cannot read {}: recording through BPF needs CONFIG_DEBUG_INFO_BTF; use --source perf",
-        btf::KERNEL_TYPES
-    )]
-    NoBtf { source: io::Error },
-    /// The kernel's types are not understood.
-    #[error(
-        "cannot understand {}; use --source perf, and please report this kernel to dwell's developers",
-        btf::KERNEL_TYPES
-    )]
-    Btf { source: BtfError },
-    /// A type, function or field is not there.
-    #[error("{event}: this kernel's BTF has no `{missing}`; use --source perf")]
-    Missing {
-        /// As `category:name`.
-        event: String,
-        missing: String,
-    },
-    /// There is no program for this tracepoint.
-    #[error("{event} cannot be recorded through BPF; use --source perf")]
-    NoProgram {
-        /// As `category:name`.
-        event: String,
-    },
-    /// The kernel does not take a program.
-    #[error("{event}: the kernel does not take the BPF program; use --source perf")]
-    Refused {
-        /// As `category:name`.
-        event: String,
-        /// The system's error, with the end of the kernel's explanation.
-        source: io::Error,
-    },
-    /// There is no list of CPUs.
-    #[error("the kernel lists no CPU that is online; use --source perf")]
-    NoCpus,
-    /// No memory for the ring buffer of a CPU.
-    #[error("cannot map a BPF ring buffer of {bytes} bytes")]
-    Ring { bytes: usize, source: io::Error },
-}
-
-impl BpfError {
-    /// Which tracepoint is left out, and why.
-    fn of_one(&self) -> String {
-        match self {
-            BpfError::Refused { event, source } => format!("{event}: {source}"),
-            BpfError::Missing { event, missing } => format!("{event}: this kernel's BTF has no `{missing}`"),
-            other => other.to_string(),
+/// Why a tracepoint is left out; where no program is written there is nothing that the kernel could allow.
+fn left_out(error: &TraceError) -> Option<String> {
+    match error {
+        TraceError::NoProgram { .. } => None,
+        TraceError::Refused { event, source } => Some(format!("{event}: {source}")),
+        TraceError::Missing { event, missing } => {
+            Some(format!("{event}: this kernel's BTF has no `{missing}`"))
         }
+        other => Some(other.to_string()),
     }
 }
 
@@ -134,7 +79,7 @@ impl BpfSource {
     pub(crate) fn open(
         system: &dyn System,
         probes: &[Probe],
-    ) -> Result<(BpfSource, Vec<Option<Format>>), BpfError> {
+    ) -> Result<(BpfSource, Vec<Option<Format>>), TraceError> {
         let cpus = cpu::online(system);
         let count = cpus.len().max(1);
         let bytes = (FOR_EACH_CPU * count).clamp(LEAST, MOST) / count;
@@ -147,9 +92,14 @@ impl BpfSource {
         probes: &[Probe],
         cpus: &[u32],
         bytes: usize,
-    ) -> Result<(BpfSource, Vec<Option<Format>>), BpfError> {
-        let btf = system.btf().map_err(|source| BpfError::NoBtf { source })?;
-        let btf = Btf::parse(btf).map_err(|source| BpfError::Btf { source })?;
+    ) -> Result<(BpfSource, Vec<Option<Format>>), TraceError> {
+        let btf = system.btf().map_err(|source| TraceError::NoBtf { source })?;
+        let btf = Btf::parse(btf).map_err(|source| {
+            let what = format!(
+                "cannot understand {KERNEL_TYPES}; use --source perf, and please report this kernel to dwell's developers"
+            );
+            TraceError::failed(what, source)
+        })?;
         raise_locked_memory_limit();
         let create = |what, command| system.open_bpf(&command).map_err(|error| why(system, what, error));
         let size = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -157,7 +107,9 @@ impl BpfSource {
         let each = cpus.iter().map(ring).collect::<Result<Vec<_>, _>>()?;
         let possible = possible_cpus(system);
         let count = u32::try_from(possible).unwrap_or(u32::MAX);
-        let one = each.first().ok_or(BpfError::NoCpus)?.as_fd();
+        let no_cpus =
+            || TraceError::Lacks("the kernel lists no CPU that is online; use --source perf".to_owned());
+        let one = each.first().ok_or_else(no_cpus)?.as_fd();
         let rings = create("make a map of BPF ring buffers", Command::Rings { count, one })?;
         for (cpu, ring) in cpus.iter().zip(&each) {
             let put = call::put(rings.as_fd(), *cpu, ring.as_fd());
@@ -166,7 +118,7 @@ impl BpfSource {
         let losses = create("make a BPF map", Command::Numbers { count })?;
         let gate = create("make a BPF map", Command::Numbers { count: 1 })?;
         let maps = Maps { rings: rings.as_fd(), losses: losses.as_fd(), gate: gate.as_fd() };
-        let (mut programs, mut formats, mut left_out) = (vec![], vec![], vec![]);
+        let (mut programs, mut formats, mut all_left_out) = (vec![], vec![], vec![]);
         for (probe, number) in probes.iter().zip(0u16..) {
             match load(system, probe.kind, &btf, number, maps) {
                 Ok((program, format)) => {
@@ -176,19 +128,19 @@ impl BpfSource {
                 Err(error) if probe.required => return Err(error),
                 Err(error) => {
                     formats.push(None);
-                    // Where no program is written there is nothing that the kernel could allow.
-                    let known = !matches!(error, BpfError::NoProgram { .. });
-                    left_out.extend(known.then(|| error.of_one()));
+                    all_left_out.extend(left_out(&error));
                 }
             }
         }
-        let mapped = |source| BpfError::Ring { bytes, source };
+        let mapped =
+            |source| TraceError::failed(format!("cannot map a BPF ring buffer of {bytes} bytes"), source);
         let gate = Numbers::map(gate.as_fd(), 1).map_err(mapped)?;
         let losses = Numbers::map(losses.as_fd(), possible).map_err(mapped)?;
         let rings = each.iter().map(|ring| Ring::map(ring.as_fd(), bytes));
         let rings = rings.collect::<io::Result<Vec<_>>>().map_err(mapped)?;
         let (links, told) = (vec![], BTreeMap::new());
-        let source = BpfSource { programs, links, stays: false, rings, losses, gate, left_out, told };
+        let (stays, left_out) = (false, all_left_out);
+        let source = BpfSource { programs, links, stays, rings, losses, gate, left_out, told };
         Ok((source, formats))
     }
 
@@ -197,7 +149,7 @@ impl BpfSource {
     ///
     /// # Errors
     /// Why there are no programs, or not one that is required.
-    pub(crate) fn try_out(system: &dyn System, probes: &[Probe]) -> Result<Vec<String>, BpfError> {
+    pub(crate) fn try_out(system: &dyn System, probes: &[Probe]) -> Result<Vec<String>, TraceError> {
         let (source, _) = BpfSource::open_sized(system, probes, &[0], rustix::param::page_size())?;
         Ok(source.left_out)
     }
@@ -282,15 +234,11 @@ fn load(
     btf: &Btf,
     number: u16,
     maps: Maps<'_>,
-) -> Result<(Loaded, Format), BpfError> {
+) -> Result<(Loaded, Format), TraceError> {
     let event = kind.to_string();
-    let blueprint = match Blueprint::of(kind, btf) {
-        Ok(blueprint) => blueprint,
-        Err(NoBlueprint::Kind) => return Err(BpfError::NoProgram { event }),
-        Err(NoBlueprint::Missing(missing)) => return Err(BpfError::Missing { event, missing }),
-    };
+    let blueprint = Blueprint::of(kind, btf)?;
     let Some(instructions) = blueprint.program(number, maps) else {
-        return Err(BpfError::NoProgram { event });
+        return Err(TraceError::NoProgram { event });
     };
     let command = Command::Program { attach: &blueprint.attach, instructions: &instructions };
     match system.open_bpf(&command) {
@@ -301,7 +249,7 @@ fn load(
         Err(source) if source.kind() == io::ErrorKind::PermissionDenied && !lacking(system).is_empty() => {
             Err(why(system, "load a BPF program", source))
         }
-        Err(source) => Err(BpfError::Refused { event, source }),
+        Err(source) => Err(TraceError::Refused { event, source }),
     }
 }
 
@@ -310,10 +258,16 @@ fn lacking(system: &dyn System) -> Vec<&'static str> {
     NEEDS.into_iter().filter(|needed| !has_one_of(system, &[needed, "CAP_SYS_ADMIN"])).collect()
 }
 
-fn why(system: &dyn System, what: &'static str, source: io::Error) -> BpfError {
+fn why(system: &dyn System, what: &str, source: io::Error) -> TraceError {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => BpfError::NotPermitted { lacks: lacking(system), source },
-        _ => BpfError::TooOld { what, source },
+        io::ErrorKind::PermissionDenied => {
+            let remedy = remedy_of_refusal(&lacking(system));
+            TraceError::failed(format!("no permission to load BPF programs: {remedy}"), source)
+        }
+        _ => {
+            let needs = "recording through BPF needs Linux 5.8 with CONFIG_BPF_SYSCALL; use --source perf";
+            TraceError::failed(format!("this kernel cannot {what}: {needs}"), source)
+        }
     }
 }
 
@@ -341,7 +295,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn with_btf() -> Option<Fake> {
-        Some(Fake { btf: Some(std::fs::read(btf::KERNEL_TYPES).ok()?), ..Fake::new() })
+        Some(Fake { btf: Some(std::fs::read(KERNEL_TYPES).ok()?), ..Fake::new() })
     }
 
     #[test]

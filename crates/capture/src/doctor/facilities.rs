@@ -1,9 +1,10 @@
 //! What this machine lets a recorder use.
 
-use crate::bpf::{BpfError, BpfSource};
+use crate::bpf::BpfSource;
 use crate::kvm_stats::SourceError;
 use crate::perf::{Attributes, Source};
 use crate::plan::guest_probes;
+use crate::probe::TraceError;
 use crate::rights::capabilities;
 use crate::system::System;
 use crate::tracefs::mount_points;
@@ -90,7 +91,7 @@ impl Bpf {
     fn examine(system: &dyn System) -> Bpf {
         match BpfSource::try_out(system, &guest_probes(GuestSource::Bpf, true)) {
             Ok(left_out) => Bpf::Allowed { left_out },
-            Err(BpfError::NoBtf { source }) if source.kind() == io::ErrorKind::Unsupported => Bpf::NotAsked,
+            Err(TraceError::NoBtf { source }) if source.kind() == io::ErrorKind::Unsupported => Bpf::NotAsked,
             Err(error) => Bpf::Refused { why: error.to_string() },
         }
     }

@@ -6,6 +6,7 @@
 //! the data are read again. Layout: `struct kvm_stats_header` and `struct kvm_stats_desc` in `linux/kvm.h`.
 
 use super::Counters;
+use crate::native::{half, word};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -51,14 +52,6 @@ const DESCRIPTOR: usize = 16;
 const MOST_NAME: u32 = 1024;
 const MOST_STATS: u32 = 4096;
 const MOST_DATA: u64 = 1 << 20;
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
 
 impl Stat {
     fn parse(bytes: &[u8]) -> Option<Stat> {

@@ -18,7 +18,7 @@ mod sampler;
 
 pub use event::{Attributes, Source, open};
 pub use record::{Record, Records};
-pub use sampler::{OpenError, Sampler, Tracepoint};
+pub use sampler::{Sampler, Tracepoint};
 
 #[cfg(test)]
 pub(crate) use ring::tests::Kernel;

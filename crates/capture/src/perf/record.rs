@@ -1,5 +1,6 @@
 //! What is in a ring buffer, cut into records.
 
+use crate::native::{half, long, word};
 use perf_event_open_sys::bindings as abi;
 
 /// One record, its data borrowed from there.
@@ -116,21 +117,6 @@ fn switch(misc: u16, body: &[u8]) -> Option<Option<Record<'_>>> {
 /// `u64 id, lost;` and, as every record but samples, `u32 pid, tid; u64 time`.
 fn lost(body: &[u8]) -> Option<Record<'_>> {
     Some(Record::Lost { count: long(body, 8)?, time_ns: long(body, 24) })
-}
-
-#[inline]
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-#[inline]
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-#[inline]
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::event::{self, Attributes, Source};
 use super::record::{Record, Records};
 use super::ring::{Ring, Taken};
+use crate::probe::TraceError;
 use crate::rights::has_one_of;
 use crate::system::System;
 use dwell_machine::cpu;
@@ -22,60 +23,10 @@ pub struct Tracepoint {
     pub filter: Option<String>,
 }
 
-/// Why tracepoints could not be sampled.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// `perf_event_open` is not allowed.
-    #[error("no permission to sample tracepoints of all processes{}: {}",
-        .paranoid.map(|level| format!(" (kernel.perf_event_paranoid is {level})")).unwrap_or_default(),
-        match (.allowed, .paranoid.is_some_and(|level| level > -1)) {
-            (true, _) => "this process has CAP_PERFMON, so a sandbox or security module forbids it; record outside of it",
-            (false, true) => {
-                "this process lacks CAP_PERFMON; run as root or with it, or set kernel.perf_event_paranoid=-1"
-            }
-            (false, false) => "this process lacks CAP_PERFMON; run as root or with it",
-        })]
-    NotPermitted {
-        /// `/proc/sys/kernel/perf_event_paranoid`.
-        paranoid: Option<i32>,
-        /// Whether this process has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it.
-        allowed: bool,
-        source: io::Error,
-    },
-    /// The kernel or a sandbox does not have `perf_event_open`.
-    #[error(
-        "perf_event_open is not available: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record outside the sandbox"
-    )]
-    NoPerf { source: io::Error },
-    /// There are not enough file descriptors for every tracepoint on every CPU.
-    #[error("cannot record: {needed} file descriptors are needed; raise the limit with `ulimit -n {}`", .needed + 100)]
-    Descriptors { needed: usize, source: io::Error },
-    /// The kernel does not take the filter.
-    #[error("cannot filter {event}: the kernel refuses the filter `{filter}`")]
-    Filter {
-        /// As `category:name`.
-        event: String,
-        filter: String,
-        source: io::Error,
-    },
-    /// No ring buffer, however small.
-    #[error(
-        "cannot map a ring buffer of {bytes} bytes for CPU {cpu}; raise kernel.perf_event_mlock_kb or `ulimit -l`"
-    )]
-    Ring {
-        cpu: u32,
-        /// The least size that was tried.
-        bytes: usize,
-        source: io::Error,
-    },
-    /// Something else went wrong.
-    #[error("cannot sample {event} on CPU {cpu}")]
-    Event {
-        /// As `category:name`.
-        event: String,
-        cpu: u32,
-        source: io::Error,
-    },
+impl Tracepoint {
+    fn not_sampled(&self, cpu: u32, source: io::Error) -> TraceError {
+        TraceError::failed(format!("cannot sample {} on CPU {cpu}", self.name), source)
+    }
 }
 
 /// The ring buffer of one CPU and the tracepoints that fill it.
@@ -112,7 +63,7 @@ impl Sampler {
     ///
     /// # Errors
     /// Which of the things that can be refused is refused.
-    pub fn open(system: &dyn System, tracepoints: Vec<Tracepoint>) -> Result<Sampler, OpenError> {
+    pub fn open(system: &dyn System, tracepoints: Vec<Tracepoint>) -> Result<Sampler, TraceError> {
         let cpus = cpu::online(system);
         let share = (ALL_RINGS / cpus.len().max(1)).max(LEAST_RING);
         let bytes = RING.min(1 << share.ilog2());
@@ -127,7 +78,7 @@ impl Sampler {
     }
 
     /// `None` if the CPU has gone offline.
-    fn open_cpu(&mut self, system: &dyn System, cpu: u32) -> Result<Option<CpuBuffer>, OpenError> {
+    fn open_cpu(&mut self, system: &dyn System, cpu: u32) -> Result<Option<CpuBuffer>, TraceError> {
         let mut events: Vec<OwnedFd> = vec![];
         let mut ring = None;
         for tracepoint in &self.tracepoints {
@@ -142,7 +93,7 @@ impl Sampler {
             match events.first() {
                 None => ring = Some(map(&fd, &mut self.bytes, cpu)?),
                 Some(owner) => event::redirect(fd.as_fd(), owner.as_fd())
-                    .map_err(|source| OpenError::Event { event: tracepoint.name.clone(), cpu, source })?,
+                    .map_err(|source| tracepoint.not_sampled(cpu, source))?,
             }
             events.push(fd);
         }
@@ -156,17 +107,17 @@ impl Sampler {
         tracepoint: &Tracepoint,
         cpu: u32,
         opened: io::Result<OwnedFd>,
-    ) -> Result<Option<OwnedFd>, OpenError> {
+    ) -> Result<Option<OwnedFd>, TraceError> {
         let fd = match opened {
             Ok(fd) => fd,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             Err(error) => return Err(self.why(system, tracepoint, cpu, error)),
         };
         if let Some(filter) = &tracepoint.filter {
-            event::set_filter(fd.as_fd(), filter).map_err(|source| OpenError::Filter {
-                event: tracepoint.name.clone(),
-                filter: filter.clone(),
-                source,
+            event::set_filter(fd.as_fd(), filter).map_err(|source| {
+                let name = &tracepoint.name;
+                let what = format!("cannot filter {name}: the kernel refuses the filter `{filter}`");
+                TraceError::failed(what, source)
             })?;
         }
         Ok(Some(fd))
@@ -177,20 +128,38 @@ impl Sampler {
         Attributes { source: tracepoint.source, watermark_bytes, counts_lost: self.counts_lost }
     }
 
-    fn why(&self, system: &dyn System, tracepoint: &Tracepoint, cpu: u32, source: io::Error) -> OpenError {
+    fn why(&self, system: &dyn System, tracepoint: &Tracepoint, cpu: u32, source: io::Error) -> TraceError {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
                 let paranoid = system.text("/proc/sys/kernel/perf_event_paranoid");
-                let paranoid = paranoid.and_then(|text| text.parse().ok());
-                let allowed = has_one_of(system, &PERFMON);
-                OpenError::NotPermitted { paranoid, allowed, source }
+                let paranoid: Option<i32> = paranoid.and_then(|text| text.parse().ok());
+                let level = paranoid.map(|level| format!(" (kernel.perf_event_paranoid is {level})"));
+                let remedy = match (has_one_of(system, &PERFMON), paranoid.is_some_and(|level| level > -1)) {
+                    (true, _) => {
+                        "this process has CAP_PERFMON, so a sandbox or security module forbids it; record outside of it"
+                    }
+                    (false, true) => {
+                        "this process lacks CAP_PERFMON; run as root or with it, or set kernel.perf_event_paranoid=-1"
+                    }
+                    (false, false) => "this process lacks CAP_PERFMON; run as root or with it",
+                };
+                let what = "no permission to sample tracepoints of all processes";
+                TraceError::failed(format!("{what}{}: {remedy}", level.unwrap_or_default()), source)
             }
-            Some(libc::ENOSYS) => OpenError::NoPerf { source },
+            Some(libc::ENOSYS) => TraceError::failed(
+                "perf_event_open is not available: the kernel lacks CONFIG_PERF_EVENTS or a sandbox forbids it; record \
+                 outside the sandbox",
+                source,
+            ),
             Some(libc::EMFILE | libc::ENFILE) => {
                 let needed = self.tracepoints.len() * cpu::online(system).len();
-                OpenError::Descriptors { needed, source }
+                let limit = needed + 100;
+                let what = format!(
+                    "cannot record: {needed} file descriptors are needed; raise the limit with `ulimit -n {limit}`"
+                );
+                TraceError::failed(what, source)
             }
-            _ => OpenError::Event { event: tracepoint.name.clone(), cpu, source },
+            _ => tracepoint.not_sampled(cpu, source),
         }
     }
 
@@ -264,7 +233,7 @@ impl Sampler {
     ///
     /// # Errors
     /// As for [`Sampler::open`]; on some CPUs it may then be done already.
-    pub fn add(&mut self, system: &dyn System, more: &[Tracepoint]) -> Result<(), OpenError> {
+    pub fn add(&mut self, system: &dyn System, more: &[Tracepoint]) -> Result<(), TraceError> {
         for index in 0..self.buffers.len() {
             for tracepoint in more {
                 let Some(CpuBuffer { cpu, events, .. }) = self.buffers.get(index) else { continue };
@@ -273,7 +242,7 @@ impl Sampler {
                 let Some(fd) = self.prepare(system, tracepoint, cpu, opened)? else { continue };
                 event::redirect(fd.as_fd(), owner.as_fd())
                     .and_then(|()| event::enable(fd.as_fd()))
-                    .map_err(|source| OpenError::Event { event: tracepoint.name.clone(), cpu, source })?;
+                    .map_err(|source| tracepoint.not_sampled(cpu, source))?;
                 if let Some(buffer) = self.buffers.get_mut(index) {
                     buffer.events.push(fd);
                 }
@@ -326,12 +295,17 @@ fn is_invalid(error: &io::Error) -> bool {
 }
 
 /// Maps a ring buffer of `bytes`, or of less where that much may not be locked; `bytes` is then what was possible.
-fn map(owner: &OwnedFd, bytes: &mut usize, cpu: u32) -> Result<Ring, OpenError> {
+fn map(owner: &OwnedFd, bytes: &mut usize, cpu: u32) -> Result<Ring, TraceError> {
     loop {
         match Ring::map(owner.as_fd(), *bytes) {
             Ok(ring) => return Ok(ring),
             Err(_) if *bytes > LEAST_RING => *bytes /= 2,
-            Err(source) => return Err(OpenError::Ring { cpu, bytes: *bytes, source }),
+            Err(source) => {
+                let what = format!(
+                    "cannot map a ring buffer of {bytes} bytes for CPU {cpu}; raise kernel.perf_event_mlock_kb or `ulimit -l`"
+                );
+                return Err(TraceError::failed(what, source));
+            }
         }
     }
 }
@@ -376,7 +350,7 @@ mod tests {
             counts_lost: true,
         };
         let refused = sampler.open_cpu(&fake, 0).unwrap_err();
-        assert!(matches!(refused, OpenError::Descriptors { .. }), "{refused}");
+        assert!(refused.to_string().contains(" file descriptors are needed"), "{refused}");
         assert!(!sampler.counts_lost());
         assert_eq!(sampler.lost().unwrap(), None);
     }

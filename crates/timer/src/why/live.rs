@@ -213,7 +213,7 @@ fn open(system: &dyn System, tasks: &[Vec<Task>]) -> Result<(Trace, crate::pairi
         );
     }
     let words = |error: TraceError| error.to_string();
-    let tracefs = Tracefs::open(system).map_err(|error| words(error.into()))?;
+    let tracefs = Tracefs::open(system).map_err(words)?;
     let mut tids: Vec<i32> = tasks.iter().flatten().map(|task| task.tid).collect();
     tids.sort_unstable();
     let of_threads = |kind| Probe::of(kind).filtered(filter("common_pid", &tids)).optional();
