@@ -13,7 +13,6 @@ pub fn run(data: &[u8]) {
     if let Ok(values) = file.read() {
         assert_eq!(values.len(), file.stats().len());
     }
-    let _ = file.sums().map(Iterator::count);
     if let Ok(counters) = file.counters() {
         let _ = Bound::of(&counters, Nanos(20_000));
         let _ = counters.clone().since(counters.clone()).plus(counters);

@@ -1,9 +1,13 @@
 //! KVM's counters of a vCPU.
 
 use super::{LabError, os};
-use dwell_capture::kvm_stats::StatsFile;
+use dwell_capture::kvm_stats::{Stat, StatsFile};
 use std::collections::BTreeMap;
 use std::ops::Sub;
+
+/// The part of the flags that is the type, and the type of a number that only grows.
+const TYPE_MASK: u32 = 0xf;
+const TYPE_CUMULATIVE: u32 = 0;
 
 /// KVM's monotonic counters of a vCPU, by KVM's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,8 +15,12 @@ pub struct KvmCounts(BTreeMap<String, u64>);
 
 impl KvmCounts {
     pub(super) fn read(stats: &StatsFile) -> Result<KvmCounts, LabError> {
-        let sums = stats.sums().map_err(os("KVM statistics"))?;
-        Ok(KvmCounts(sums.map(|(name, value)| (name.to_owned(), value)).collect()))
+        let read = stats.read().map_err(os("KVM statistics"))?;
+        let grows = |stat: &Stat| stat.flags & TYPE_MASK == TYPE_CUMULATIVE && stat.size == 1;
+        let sums = stats.stats().iter().zip(read).filter(|(stat, _)| grows(stat));
+        Ok(KvmCounts(
+            sums.filter_map(|(stat, numbers)| Some((stat.name.clone(), *numbers.first()?))).collect(),
+        ))
     }
 
     /// One of them; `None`: this kernel does not have it.
@@ -68,5 +76,27 @@ impl KvmCountsByArm {
         }
         self.arms[arm].0.add(kvm_counts);
         self.arms[arm].1 += rounds as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_testing::kvm_stats::file;
+    use std::io::Write;
+
+    #[test]
+    fn counts_are_the_single_numbers_that_only_grow() {
+        let bytes = file(&[
+            ("halt_exits", 0, 0, &[7]),
+            ("halt_wait_ns", 0x20, -9, &[123_456]),
+            ("halt_wait_hist", 0x24, -9, &[0, 1, 2]),
+            ("novelty", 0x9ff, 3, &[1]),
+        ]);
+        let mut stats = tempfile::tempfile().unwrap();
+        stats.write_all(&bytes).unwrap();
+        let counts = KvmCounts::read(&StatsFile::new(stats.into()).unwrap()).unwrap();
+        let counted: Vec<_> = counts.counted().collect();
+        assert_eq!(counted, [("halt_exits", 7), ("halt_wait_ns", 123_456)]);
     }
 }

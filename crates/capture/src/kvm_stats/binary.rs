@@ -26,10 +26,6 @@ pub struct Stat {
     offset: u32,
 }
 
-/// The part of the flags that is the type, and the type of a number that only grows.
-const TYPE_MASK: u32 = 0xf;
-const TYPE_CUMULATIVE: u32 = 0;
-
 /// Why a file is not a statistics file.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
@@ -124,17 +120,6 @@ impl StatsFile {
         Ok(self.stats.iter().map(|stat| numbers(&data, stat)).collect())
     }
 
-    /// Reads every statistic that is one number and only grows, with its name.
-    ///
-    /// # Errors
-    /// What reading answers.
-    pub fn sums(&self) -> io::Result<impl Iterator<Item = (&str, u64)>> {
-        let read = self.read()?;
-        let grows = |stat: &Stat| stat.flags & TYPE_MASK == TYPE_CUMULATIVE && stat.size == 1;
-        let stats = self.stats.iter().zip(read).filter(move |(stat, _)| grows(stat));
-        Ok(stats.filter_map(|(stat, numbers)| Some((stat.name.as_str(), *numbers.first()?))))
-    }
-
     /// Reads the counters of halts and polls.
     ///
     /// # Errors
@@ -190,8 +175,7 @@ mod tests {
             ("novelty", 0x9ff, 3, 1),
         ];
         assert_eq!(found, expected);
-        let sums: Vec<_> = stats.sums().unwrap().collect();
-        assert_eq!(sums, [("halt_exits", 7), ("halt_wait_ns", 123_456)]);
+        assert_eq!(stats.read().unwrap(), [vec![7], vec![123_456], vec![0, 1, 2], vec![1]]);
         let counters = stats.counters().unwrap();
         assert_eq!((counters.halt_exits, counters.halt_wait_ns), (Some(7), Some(123_456)));
         assert_eq!(counters.halt_wait_hist, Some(vec![0, 1, 2]));
