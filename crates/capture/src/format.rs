@@ -54,31 +54,18 @@ impl At {
     }
 }
 
-/// Why a `format` file could not be understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    /// A line that every file has is not there.
-    #[error("has no line `{0}`")]
-    Missing(&'static str),
-    /// A line that should be understood is not.
-    #[error("line {number}: cannot read `{line}`")]
-    Line {
-        /// From 1.
-        number: usize,
-        /// The line, at most 80 characters of it.
-        line: String,
-    },
-}
-
 impl Format {
     /// Reads the text of a `format` file.
     ///
     /// # Errors
-    /// [`FormatError`] if it is not one.
-    pub fn parse(text: &str) -> Result<Format, FormatError> {
+    /// What is wrong with it if it is not one.
+    pub fn parse(text: &str) -> Result<Format, String> {
         let (mut name, mut id, mut fields) = (None, None, Vec::new());
         for (index, line) in text.lines().enumerate() {
-            let wrong = || FormatError::Line { number: index + 1, line: line.chars().take(80).collect() };
+            let wrong = || {
+                let line: String = line.chars().take(80).collect();
+                format!("line {}: cannot read `{line}`", index + 1)
+            };
             let line = line.trim();
             if let Some(rest) = line.strip_prefix("name:") {
                 name = Some(rest.trim().to_owned());
@@ -90,11 +77,8 @@ impl Format {
                 break;
             }
         }
-        Ok(Format {
-            name: name.ok_or(FormatError::Missing("name:"))?,
-            id: id.ok_or(FormatError::Missing("ID:"))?,
-            fields,
-        })
+        let missing = |line| move || format!("has no line `{line}`");
+        Ok(Format { name: name.ok_or_else(missing("name:"))?, id: id.ok_or_else(missing("ID:"))?, fields })
     }
 
     /// Where the field of this name lies, if there is one.
@@ -186,9 +170,9 @@ mod tests {
     #[test]
     fn says_which_line_is_wrong() {
         let cut = WAKEUP.replace("offset:8;", "offset:x;");
-        assert!(matches!(Format::parse(&cut), Err(FormatError::Line { number: 7, .. })));
-        assert_eq!(Format::parse("name: x\n"), Err(FormatError::Missing("ID:")));
-        assert_eq!(Format::parse(""), Err(FormatError::Missing("name:")));
+        assert!(Format::parse(&cut).unwrap_err().starts_with("line 7: cannot read `"));
+        assert_eq!(Format::parse("name: x\n"), Err("has no line `ID:`".to_owned()));
+        assert_eq!(Format::parse(""), Err("has no line `name:`".to_owned()));
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub enum RecordError {
     /// The episodes could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// There was nothing to record, which is why.
+    #[error("{0}")]
+    Nothing(&'static str),
     /// The thread that writes is gone.
     #[error("the thread that writes the recording ended early")]
     WriterGone,

@@ -4,7 +4,7 @@ use crate::describe::{HOST, TSC_KHZ};
 use crate::pairing::{OPTIONAL, REQUIRED, ReasonNames, TimerPairing};
 use dwell_capture::format;
 use dwell_capture::names::ProcNames;
-use dwell_capture::probe::{Probe, TraceError};
+use dwell_capture::probe::Probe;
 use dwell_capture::system::System;
 use dwell_capture::tracefs::Tracefs;
 use dwell_capture::{Observer, RecordError, Session, Status, Until};
@@ -38,29 +38,6 @@ pub struct TimerSummary {
     pub metadata: Metadata<Owner>,
 }
 
-/// Why timers were not recorded.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordTimersError {
-    /// They could not be traced.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// The recording could not be written.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    /// No VM exit was recorded.
-    #[error("{}", no_exits(*.others))]
-    NoExits {
-        /// Whether other events show that vCPUs ran.
-        others: bool,
-    },
-}
-
-impl From<TraceError> for RecordTimersError {
-    fn from(error: TraceError) -> RecordTimersError {
-        RecordError::from(error).into()
-    }
-}
-
 fn no_exits(others: bool) -> &'static str {
     if others {
         "cannot record timers: vCPUs ran, but this flavour of KVM emits neither kvm:kvm_exit nor kvm:kvm_entry; record on a \
@@ -82,7 +59,7 @@ impl TimerRecorder {
     ///
     /// # Errors
     /// Why they cannot be recorded.
-    pub fn open(pid: Option<i32>, command: Option<String>) -> Result<TimerRecorder, RecordTimersError> {
+    pub fn open(pid: Option<i32>, command: Option<String>) -> Result<TimerRecorder, RecordError> {
         TimerRecorder::open_on(Arc::new(Sysroot::of_this_machine()), pid, command)
     }
 
@@ -94,7 +71,7 @@ impl TimerRecorder {
         system: Arc<dyn System>,
         pid: Option<i32>,
         command: Option<String>,
-    ) -> Result<TimerRecorder, RecordTimersError> {
+    ) -> Result<TimerRecorder, RecordError> {
         let tracefs = Tracefs::open(&*system)?;
         let reasons = reasons(&tracefs.format_text(&*system, &TracepointKind::Exit.to_string())?);
         let pairing = TimerPairing::new(pid, Box::new(ProcNames::new(system.clone())), reasons);
@@ -112,13 +89,13 @@ impl TimerRecorder {
     /// Records into the file `path`, which appears when it is complete.
     ///
     /// # Errors
-    /// What went wrong, [`RecordTimersError::NoExits`] where there was nothing; there is then no file.
+    /// What went wrong, [`RecordError::Nothing`] where there was nothing; there is then no file.
     pub fn to_file(
         self,
         path: &Path,
         until: &Until<'_>,
         observer: &mut dyn Observer,
-    ) -> Result<TimerSummary, RecordTimersError> {
+    ) -> Result<TimerSummary, RecordError> {
         let TimerRecorder { mut session, rows } = self;
         let writer = TimerWriter::create(path, session.metadata().clone())?;
         let (status, written) = std::thread::scope(|scope| {
@@ -135,12 +112,12 @@ impl TimerRecorder {
             // Whatever happened, no row follows.
             session.finish();
             let written = writing.join().map_err(|_| RecordError::WriterGone)?;
-            Ok::<_, RecordTimersError>((status, written))
+            Ok::<_, RecordError>((status, written))
         })?;
         let (mut writer, others) = written?;
         let status = status?;
         if writer.contents().exits() == 0 {
-            return Err(RecordTimersError::NoExits { others });
+            return Err(RecordError::Nothing(no_exits(others)));
         }
         let metadata = session.complete().clone();
         *writer.metadata_mut() = metadata.clone();

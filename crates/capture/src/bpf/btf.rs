@@ -36,13 +36,6 @@ pub(super) struct Btf {
     names: usize,
 }
 
-/// The bytes are no BTF, or have a kind of type that is newer than this reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("byte {at} of the kernel's BTF cannot be read")]
-pub(super) struct BtfError {
-    at: usize,
-}
-
 /// How many types may be nested, or refer to each other: more than in any kernel.
 const DEEPEST: u32 = 32;
 const MAGIC: u16 = 0xeb9f;
@@ -66,11 +59,12 @@ struct Type {
 }
 
 impl Btf {
-    pub(super) fn parse(bytes: Vec<u8>) -> Result<Btf, BtfError> {
+    pub(super) fn parse(bytes: Vec<u8>) -> Result<Btf, String> {
+        let unread = |at: usize| format!("byte {at} of the kernel's BTF cannot be read");
         let mut btf = Btf { bytes, types: vec![], names: 0 };
-        let header = |btf: &Btf, at| word(&btf.bytes, at).map(|word| word as usize).ok_or(BtfError { at });
+        let header = |btf: &Btf, at| word(&btf.bytes, at).map(|word| word as usize).ok_or_else(|| unread(at));
         if btf.bytes.get(..2) != Some(&MAGIC.to_ne_bytes()) {
-            return Err(BtfError { at: 0 });
+            return Err(unread(0));
         }
         let length = header(&btf, 4)?;
         let begin = length + header(&btf, 8)?;
@@ -80,7 +74,7 @@ impl Btf {
         while at < end {
             let size = btf.describe(at).and_then(|one| Some(one.rest - at + one.extra()?));
             btf.types.push(at);
-            at += size.ok_or(BtfError { at })?;
+            at += size.ok_or_else(|| unread(at))?;
         }
         Ok(btf)
     }
