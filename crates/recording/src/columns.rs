@@ -15,8 +15,6 @@ use std::ops::BitOr;
 pub struct Columns(u16);
 
 impl Columns {
-    /// No column; only the number of rows is of interest.
-    pub const NONE: Columns = Columns(0);
     /// `idler`: UTF-8, never null.
     pub const IDLER: Columns = Columns(1);
     /// `start_ns`: u64, never null.

@@ -20,8 +20,7 @@
 //! | `alone_ns` | uint64 or null | how long no other task was runnable on the idler's CPU; `idle_ns` or more: to the end |
 //!
 //! Null means not known. The rows of one idler are in order of `start_ns`. dwell writes all columns always; a file by
-//! another hand may lack those that may be null, and may have others, which are not read
-//! ([`Reader::other_columns`]). `ready` is a string and not a list because it then shows and compares in any tool,
+//! another hand may lack those that may be null, and may have others, which are not read. `ready` is a string and not a list because it then shows and compares in any tool,
 //! and because the same few sets recur, so that the dictionary stores each set once.
 //!
 //! Three key-value pairs: `dwell.format` is `1`; `dwell.recording` is JSON of [`Metadata`]; `dwell.contents` is JSON of

@@ -8,7 +8,7 @@ use crate::metadata::Metadata;
 use crate::reader::RowGroups;
 use crate::storage::Storage;
 use crate::table::{Field, Kind};
-use crate::timer::{TIMERS_KEY, TimerContents};
+use crate::timer::{MOST_ROWS, TIMERS_KEY, TimerContents};
 use crate::writer::{CONTENTS_KEY, FORMAT, FORMAT_KEY, METADATA_KEY, SKETCH_FORMAT};
 use dwell_policy::{Layer, Owner};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
@@ -140,6 +140,16 @@ pub enum OpenError {
         /// Of what type it must be.
         kind: &'static str,
     },
+    /// It is to be read into memory, and would take too much.
+    #[error(
+        "{path}: {rows} timers and exits, and at most {MOST_ROWS} are read into memory; record for a shorter time"
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// How many there are.
+        rows: u64,
+    },
     /// The metadata and the data contradict each other.
     #[error("{path}: {what}; the file is damaged or was changed by another program")]
     Contradiction {
@@ -157,7 +167,6 @@ pub(crate) struct Opened<C, O = Layer> {
     pub(crate) contents: C,
     /// For each column of the format its place in the file.
     pub(crate) places: Vec<Option<usize>>,
-    pub(crate) other_columns: Vec<String>,
 }
 
 impl Opened<Contents> {
@@ -194,11 +203,11 @@ impl<C: DeserializeOwned, O: TryFrom<Owner, Error: Display>> Opened<C, O> {
     ) -> Result<Opened<C, O>, OpenError> {
         let metadata = groups.json(METADATA_KEY)?;
         let contents = groups.json(key)?;
-        let (places, other_columns) = groups.find_columns(fields)?;
+        let places = groups.find_columns(fields)?;
         rows(groups.footer(), most_rows)
             .and_then(|rows| check(&contents, rows))
             .map_err(|what| groups.contradiction(what))?;
-        Ok(Opened { groups, metadata, contents, places, other_columns })
+        Ok(Opened { groups, metadata, contents, places })
     }
 }
 
@@ -257,11 +266,11 @@ impl RowGroups {
         OpenError::Contradiction { path: self.path.clone(), what }
     }
 
-    /// The places of these fields in the file, and the columns that are none of them.
+    /// The places of these fields in the file.
     pub(crate) fn find_columns(
         &self,
         fields: impl Iterator<Item = Field>,
-    ) -> Result<(Vec<Option<usize>>, Vec<String>), OpenError> {
+    ) -> Result<Vec<Option<usize>>, OpenError> {
         let found = self.footer().file_metadata().schema_descr().columns();
         let mut places = vec![];
         for field in fields {
@@ -276,13 +285,7 @@ impl RowGroups {
             }
             places.push(place);
         }
-        let others = found
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| !places.contains(&Some(*at)))
-            .map(|(_, descriptor)| descriptor.path().string())
-            .collect();
-        Ok((places, others))
+        Ok(places)
     }
 }
 

@@ -218,11 +218,6 @@ impl Reader {
         }
     }
 
-    /// Columns of the file that are none of a recording's, and are not read.
-    pub fn other_columns(&self) -> &[String] {
-        &self.file.other_columns
-    }
-
     /// Reads `columns` of row group number `row_group` into `chunk`, and empties what was there.
     pub fn read(&self, row_group: usize, columns: Columns, chunk: &mut Chunk) -> Result<(), ReadError> {
         chunk.clear();

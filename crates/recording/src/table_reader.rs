@@ -148,7 +148,7 @@ impl TableReader {
     /// [`TableReadError`] where there is no such column, there are more rows, or the file is damaged.
     pub fn read(&self, fields: &[Field], most: u64) -> Result<Vec<Cells>, TableReadError> {
         let all_required = fields.iter().map(|field| Field { required: true, ..*field });
-        let (places, _) = self.groups.find_columns(all_required)?;
+        let places = self.groups.find_columns(all_required)?;
         let rows = (0..self.groups.len()).map(|group| self.groups.rows(group));
         let rows = rows.collect::<Result<Vec<usize>, ReadError>>()?;
         let all = rows.iter().fold(0, |all: u64, &rows| all.saturating_add(rows as u64));

@@ -14,8 +14,8 @@ use dwell_policy::Owner;
 use dwell_policy::param::Setting;
 use dwell_policy::timer::{Advance, AdvanceParameter, Revision};
 use dwell_policy::version::{UnknownVersion, Version};
-use dwell_recording::Metadata;
-use dwell_recording::timer::{TimerRecording, TimerRecordingError};
+use dwell_recording::timer::TimerRecording;
+use dwell_recording::{Metadata, TableReadError};
 use dwell_replay::check::setting_of;
 use dwell_replay::number::{duration, number_of, percent, rounded};
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ pub struct Question {
 pub enum TimersError {
     /// The recording cannot be read.
     #[error(transparent)]
-    Recording(#[from] TimerRecordingError),
+    Recording(#[from] TableReadError),
     /// It has no timers.
     #[error("{file}: no timer was recorded, so there is nothing to replay{lacks}")]
     NoTimers {

@@ -52,7 +52,7 @@ mod writer;
 pub use contents::{TimerContents, VcpuRows};
 pub use dwell_policy::timer::{Fire, VcpuState};
 pub use reader::{TimerReader, TimerRows};
-pub use recording::{MOST_ROWS, TimerRecording, TimerRecordingError};
+pub use recording::{MOST_ROWS, TimerRecording};
 pub use row::{ExitRow, Mechanism, TimerPart, TimerRow};
 pub use writer::TimerWriter;
 

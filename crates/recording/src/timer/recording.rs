@@ -3,9 +3,8 @@
 use super::{TimerReader, TimerRows, TimerWriter};
 use crate::metadata::Metadata;
 use crate::open::OpenError;
-use crate::reader::ReadError;
-use crate::{Owner, WriteError};
-use std::path::{Path, PathBuf};
+use crate::{Owner, TableReadError, WriteError};
+use std::path::Path;
 
 /// Rows that a recording in memory has at most: about 1.5 GB. [`TimerReader`] reads any number.
 pub const MOST_ROWS: u64 = 1 << 24;
@@ -20,27 +19,6 @@ pub struct TimerRecording {
     pub rows: TimerRows,
 }
 
-/// Why a recording was not read into memory.
-#[derive(Debug, thiserror::Error)]
-pub enum TimerRecordingError {
-    /// It cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// It cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// It would take too much memory.
-    #[error(
-        "{path}: {rows} timers and exits, and at most {MOST_ROWS} are read into memory; record for a shorter time"
-    )]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// How many there are.
-        rows: u64,
-    },
-}
-
 impl Default for TimerRecording {
     /// An empty one.
     fn default() -> TimerRecording {
@@ -52,24 +30,24 @@ impl TimerRecording {
     /// Reads the recording at `path`.
     ///
     /// # Errors
-    /// [`TimerRecordingError`].
-    pub fn open(path: &Path) -> Result<TimerRecording, TimerRecordingError> {
+    /// [`TableReadError`].
+    pub fn open(path: &Path) -> Result<TimerRecording, TableReadError> {
         TimerRecording::read(&TimerReader::open(path)?, path)
     }
 
     /// Reads a recording that is in memory; errors call it by `name`.
     ///
     /// # Errors
-    /// [`TimerRecordingError`].
-    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<TimerRecording, TimerRecordingError> {
+    /// [`TableReadError`].
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<TimerRecording, TableReadError> {
         TimerRecording::read(&TimerReader::from_bytes(name, bytes)?, Path::new(name))
     }
 
-    fn read(reader: &TimerReader, path: &Path) -> Result<TimerRecording, TimerRecordingError> {
+    fn read(reader: &TimerReader, path: &Path) -> Result<TimerRecording, TableReadError> {
         let contents = reader.contents();
         let rows = contents.timers().saturating_add(contents.exits());
         if rows > MOST_ROWS {
-            return Err(TimerRecordingError::TooLong { path: path.to_owned(), rows });
+            return Err(OpenError::TooLong { path: path.to_owned(), rows }.into());
         }
         let mut rows = TimerRows {
             vcpus: contents.vcpus.iter().map(|vcpu| vcpu.name.clone()).collect(),

@@ -25,10 +25,12 @@ pub struct TimerWriter<W: Write + Send> {
     pushed: u64,
 }
 
-#[derive(Clone, Copy)]
-enum Row {
-    Timer(TimerRow),
-    Exit(ExitRow),
+/// A timer or an exit.
+struct Row {
+    vcpu: u32,
+    at_ns: u64,
+    timer: Option<TimerRow>,
+    exit: Option<ExitRow>,
 }
 
 impl TimerWriter<NewFile> {
@@ -100,7 +102,8 @@ impl<W: Write + Send> TimerWriter<W> {
             what: format!("`{column}`: {what}"),
         })?;
         self.of_vcpu(row.vcpu)?.timers += 1;
-        self.push_row(Row::Timer(row), row.armed_ns, row.last_ns())
+        let TimerRow { vcpu, armed_ns: at_ns, .. } = row;
+        self.push_row(Row { vcpu, at_ns, timer: Some(row), exit: None }, row.last_ns())
     }
 
     fn push_exit(&mut self, row: ExitRow) -> Result<(), WriteError> {
@@ -109,7 +112,8 @@ impl<W: Write + Send> TimerWriter<W> {
             return Err(WriteError::Row { row: self.pushed, what });
         }
         self.of_vcpu(row.vcpu)?.exits += 1;
-        self.push_row(Row::Exit(row), row.start_ns, row.last_ns())
+        let ExitRow { vcpu, start_ns: at_ns, .. } = row;
+        self.push_row(Row { vcpu, at_ns, timer: None, exit: Some(row) }, row.last_ns())
     }
 
     fn of_vcpu(&mut self, vcpu: u32) -> Result<&mut VcpuRows, WriteError> {
@@ -117,8 +121,8 @@ impl<W: Write + Send> TimerWriter<W> {
         self.contents.vcpus.get_mut(vcpu as usize).ok_or(unnamed)
     }
 
-    fn push_row(&mut self, row: Row, first_ns: u64, last_ns: u64) -> Result<(), WriteError> {
-        self.contents.count(first_ns, last_ns);
+    fn push_row(&mut self, row: Row, last_ns: u64) -> Result<(), WriteError> {
+        self.contents.count(row.at_ns, last_ns);
         self.rows.push(row);
         self.pushed += 1;
         if self.rows.len() >= self.rows_per_group { self.flush() } else { Ok(()) }
@@ -138,62 +142,34 @@ impl<W: Write + Send> TimerWriter<W> {
     }
 
     fn flush(&mut self) -> Result<(), WriteError> {
-        let row_group = self.file.file.flushed_row_groups().len();
-        let result = write(&mut self.file, &self.contents, &self.rows);
-        self.rows.clear();
+        let TimerWriter { file, contents, rows, .. } = self;
+        let row_group = file.file.flushed_row_groups().len();
+        let name = |vcpu: u32| contents.vcpus.get(vcpu as usize).map_or("", |vcpu| vcpu.name.as_str());
+        let reason = |reason: u32| contents.reasons.get(reason as usize).map_or("", String::as_str);
+        let result = file.row_group(
+            rows,
+            [
+                &|row: &Row| Some(if row.timer.is_some() { TIMER } else { EXIT }.into()),
+                &|row| Some(name(row.vcpu).into()),
+                &|row| Some(row.at_ns.into()),
+                &|row| Some(row.timer?.mechanism?.name().into()),
+                &|row| Some(row.timer?.expires_ns?.into()),
+                &|row| Some(row.timer?.fired_ns?.into()),
+                &|row| Some(row.timer?.armed_on?.into()),
+                &|row| Some(row.timer?.fired_on?.into()),
+                &|row| Some(row.timer?.vcpu_on?.into()),
+                &|row| Some(row.timer?.state?.name().into()),
+                &|row| Some(row.timer?.fire?.name().into()),
+                &|row| Some(row.timer?.entered_ns?.into()),
+                &|row| Some(Value::Signed(row.timer?.late_tsc?)),
+                &|row| Some(row.exit?.duration_ns.into()),
+                &|row| Some(reason(row.exit?.reason).into()),
+                &|row| Some(row.exit?.cause?.name().into()),
+            ],
+        );
+        rows.clear();
         result.map_err(|TableError(source)| WriteError::RowGroup { row_group, source })
     }
-}
-
-impl Row {
-    fn timer(&self) -> Option<&TimerRow> {
-        match self {
-            Row::Timer(row) => Some(row),
-            Row::Exit(_) => None,
-        }
-    }
-
-    fn exit(&self) -> Option<&ExitRow> {
-        match self {
-            Row::Exit(row) => Some(row),
-            Row::Timer(_) => None,
-        }
-    }
-}
-
-fn write<W: Write + Send>(
-    file: &mut TableWriter<W>,
-    contents: &TimerContents,
-    rows: &[Row],
-) -> Result<(), TableError> {
-    file.row_group(
-        rows,
-        [
-            &|row| Some(if row.timer().is_some() { TIMER } else { EXIT }.into()),
-            &|row| {
-                let (Row::Timer(TimerRow { vcpu, .. }) | Row::Exit(ExitRow { vcpu, .. })) = row;
-                Some(contents.vcpus.get(*vcpu as usize).map_or("", |vcpu| vcpu.name.as_str()).into())
-            },
-            &|row| {
-                let (Row::Timer(TimerRow { armed_ns: ns, .. }) | Row::Exit(ExitRow { start_ns: ns, .. })) =
-                    row;
-                Some((*ns).into())
-            },
-            &|row| Some(row.timer()?.mechanism?.name().into()),
-            &|row| Some(row.timer()?.expires_ns?.into()),
-            &|row| Some(row.timer()?.fired_ns?.into()),
-            &|row| Some(row.timer()?.armed_on?.into()),
-            &|row| Some(row.timer()?.fired_on?.into()),
-            &|row| Some(row.timer()?.vcpu_on?.into()),
-            &|row| Some(row.timer()?.state?.name().into()),
-            &|row| Some(row.timer()?.fire?.name().into()),
-            &|row| Some(row.timer()?.entered_ns?.into()),
-            &|row| Some(Value::Signed(row.timer()?.late_tsc?)),
-            &|row| Some(row.exit()?.duration_ns.into()),
-            &|row| Some(contents.reasons.get(row.exit()?.reason as usize).map_or("", String::as_str).into()),
-            &|row| Some(row.exit()?.cause?.name().into()),
-        ],
-    )
 }
 
 #[cfg(test)]
