@@ -136,9 +136,7 @@ pub fn run(data: &[u8]) {
     let packing = Packing { rows_per_group: 3, zstd_level: 1 };
     let mut writer = Writer::new(Vec::new(), Metadata::new(layer), packing).unwrap();
     let mut episodes = EpisodeWriter::default();
-    for row in &found {
-        episodes.push(&mut writer, &pairing.idlers()[row.idler as usize], row).unwrap();
-    }
+    episodes.push_all(&mut writer, pairing.idlers(), &mut found).unwrap();
     let direct = rows(writer.close().unwrap().1);
     let _ = pairing.notes();
     let mut text = PerfText::new(vec![], None, Box::new(ByNumber)).unwrap();

@@ -130,15 +130,12 @@ impl Contention {
                 self.begin_anew(now);
                 self.begun_ns = Some(self.gap_until_ns);
             }
+            EventKind::Lost { .. } => self.begin_anew(now),
             // Where a vCPU runs is known in a gap too, what else is runnable there is not.
-            EventKind::Switch { next: 1.., .. } | EventKind::Wakeup { .. } | EventKind::Migrate { .. }
-                if now < self.gap_until_ns =>
-            {
-                if let EventKind::Switch { next, .. } = event.kind {
-                    self.follow(next, event.cpu);
-                }
+            EventKind::Switch { next: next @ 1.., .. } if now < self.gap_until_ns => {
+                self.follow(next, event.cpu)
             }
-            EventKind::Switch { .. } if now < self.gap_until_ns => {}
+            _ if now < self.gap_until_ns => {}
             EventKind::Switch { prev, prev_runnable: Some(prev_runnable), next } => {
                 self.begun_ns.get_or_insert(now);
                 if prev != 0 {
@@ -165,7 +162,6 @@ impl Contention {
                     self.update(to, now);
                 }
             }
-            EventKind::Lost { .. } => self.begin_anew(now),
             _ => {}
         }
     }

@@ -70,37 +70,12 @@ impl EpisodeWriter {
         self.resolution_ns = self.resolution_ns.max(resolution_ns);
     }
 
-    /// Appends an episode of the idler called `name`, which becomes part of the recording with its first one.
+    /// Appends the episodes of the idlers with these names, and leaves none. An idler becomes part of the recording with
+    /// its first episode.
     ///
     /// The starts of one idler do not go back in a recording. They can in a source, because a start may be an
     /// end less a length: by less than the times resolve, or where episodes overlap. The start is then moved
     /// to the one before.
-    ///
-    /// # Errors
-    /// The writer's.
-    pub fn push<W: Write + Send>(
-        &mut self,
-        writer: &mut Writer<W>,
-        name: &str,
-        row: &PairedEpisode,
-    ) -> Result<(), WriteError> {
-        let place = row.idler as usize;
-        if self.idlers.len() <= place {
-            self.idlers.resize(place + 1, None);
-        }
-        let (idler, last_ns) = match self.idlers.get(place).copied().flatten() {
-            Some(known) => known,
-            None => (writer.idler(name)?, 0),
-        };
-        self.overlaps.check((idler, name), (row.start_ns, row.idle_ns), self.resolution_ns, None);
-        let start_ns = row.start_ns.max(last_ns);
-        if let Some(known) = self.idlers.get_mut(place) {
-            *known = Some((idler, start_ns));
-        }
-        writer.push_numbered(idler, &PairedEpisode { start_ns, ..*row })
-    }
-
-    /// Appends the episodes of the idlers with these names, and leaves none.
     ///
     /// # Errors
     /// The writer's.
@@ -110,10 +85,22 @@ impl EpisodeWriter {
         names: &[String],
         rows: &mut Vec<PairedEpisode>,
     ) -> Result<(), WriteError> {
-        rows.drain(..).try_for_each(|row| {
-            let name = names.get(row.idler as usize).map_or("", String::as_str);
-            self.push(writer, name, &row)
-        })
+        for row in rows.drain(..) {
+            let place = row.idler as usize;
+            let name = names.get(place).map_or("", String::as_str);
+            if self.idlers.len() <= place {
+                self.idlers.resize(place + 1, None);
+            }
+            let (idler, last_ns) = match self.idlers[place] {
+                Some(known) => known,
+                None => (writer.idler(name)?, 0),
+            };
+            self.overlaps.check((idler, name), (row.start_ns, row.idle_ns), self.resolution_ns, None);
+            let start_ns = row.start_ns.max(last_ns);
+            self.idlers[place] = Some((idler, start_ns));
+            writer.push_numbered(idler, &PairedEpisode { start_ns, ..row })?;
+        }
+        Ok(())
     }
 
     /// Episodes that overlapped; `None` if there were none.

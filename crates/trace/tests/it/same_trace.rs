@@ -101,9 +101,7 @@ fn at_once(events: &[Event], mut pairing: Box<dyn Pairing>, layer: Layer) -> Rec
     pairing.finish(&mut found);
     let mut writer = Writer::new(vec![], Metadata::new(layer), Packing::default()).unwrap();
     let mut episodes = EpisodeWriter::default();
-    for row in &found {
-        episodes.push(&mut writer, &pairing.idlers()[row.idler as usize], row).unwrap();
-    }
+    episodes.push_all(&mut writer, pairing.idlers(), &mut found).unwrap();
     let (incomplete, idle_includes) = (pairing.incomplete(), pairing.idle_includes());
     let (notes, segments) = (pairing.notes(), pairing.take_segments());
     Recorded { rows: rows(writer.close().unwrap().1).0, incomplete, idle_includes, notes, segments }

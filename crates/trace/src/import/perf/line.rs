@@ -12,8 +12,9 @@ use std::borrow::Cow;
 
 dwell_policy::named! {
     /// Which tool writes a line like this.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum Dialect {
+        #[default]
         Perf = "perf script",
         /// `trace-cmd report`, or ftrace itself.
         Ftrace = "trace-cmd or ftrace",
@@ -23,7 +24,7 @@ dwell_policy::named! {
 }
 
 /// A line that is an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextEvent<'a> {
     pub(crate) dialect: Dialect,
     pub(crate) comm: &'a str,
@@ -94,7 +95,7 @@ impl<'a> Line<'a> {
         if let Some(comment) = line.strip_prefix('#') {
             return Line::Comment(comment.trim());
         }
-        let Some((head, time_ns, resolution_ns, rest)) = split_at_time(line) else {
+        let Some((head, rest)) = split_at_time(line) else {
             return match lost(line).or_else(|| dropped(line)) {
                 Some(events) => Line::Lost { cpu: cpu_in_words(line), time_ns: None, events },
                 None => Line::Other,
@@ -102,47 +103,33 @@ impl<'a> Line<'a> {
         };
         let record = rest.strip_prefix("unknown:").unwrap_or(rest).trim_start();
         if record.starts_with("PERF_RECORD_LOST") {
-            return Line::Lost { cpu: head.cpu, time_ns: Some(time_ns), events: lost(record).unwrap_or(1) };
+            return Line::Lost {
+                cpu: head.cpu,
+                time_ns: Some(head.time_ns),
+                events: lost(record).unwrap_or(1),
+            };
         }
         if let Some(name) = record.strip_prefix("PERF_RECORD_COMM").and_then(task_name) {
             return name;
         }
         let switch = record.strip_prefix("PERF_RECORD_SWITCH_CPU_WIDE").map(|text| (SWITCHES, text.trim()));
         match switch.or_else(|| event_and_text(rest)) {
-            Some((name, text)) => Line::Event(TextEvent {
-                dialect: head.dialect,
-                comm: head.comm,
-                pid: head.pid,
-                tid: head.tid,
-                cpu: head.cpu,
-                time_ns,
-                resolution_ns,
-                name,
-                text,
-            }),
+            Some((name, text)) => Line::Event(TextEvent { name, text, ..head }),
             None => Line::Other,
         }
     }
 }
 
-struct Head<'a> {
-    dialect: Dialect,
-    comm: &'a str,
-    pid: Option<i32>,
-    tid: i32,
-    cpu: Option<u32>,
-}
-
 /// Finds the time, from the left: the first word like `12.345678:` that has a pid and perhaps a CPU before it.
 /// The name of a task may hold blanks, slashes, brackets and colons, so it cannot be found by splitting.
-fn split_at_time(line: &str) -> Option<(Head<'_>, u64, u64, &str)> {
+fn split_at_time(line: &str) -> Option<(TextEvent<'_>, &str)> {
     split_with(line, head).or_else(|| split_with(line, head_without_task))
 }
 
 fn split_with<'a>(
     line: &'a str,
-    head: impl Fn(&'a str) -> Option<Head<'a>>,
-) -> Option<(Head<'a>, u64, u64, &'a str)> {
+    head: impl Fn(&'a str) -> Option<TextEvent<'a>>,
+) -> Option<(TextEvent<'a>, &'a str)> {
     for (colon, _) in line.match_indices(':') {
         let (before, after) = (line.get(..colon)?, line.get(colon + 1..)?);
         if !(after.is_empty() || after.starts_with([' ', '\t'])) {
@@ -151,7 +138,7 @@ fn split_with<'a>(
         let word = before.rfind([' ', '\t']).map_or(0, |blank| blank + 1);
         let Some((time_ns, resolution_ns)) = before.get(word..).and_then(time) else { continue };
         if let Some(head) = before.get(..word).and_then(&head) {
-            return Some((head, time_ns, resolution_ns, after.trim()));
+            return Some((TextEvent { time_ns, resolution_ns, ..head }, after.trim()));
         }
     }
     None
@@ -168,7 +155,7 @@ fn time(word: &str) -> Option<(u64, u64)> {
 
 /// What is before the time: `comm pid`, `comm pid/tid`, `comm-tid`, each perhaps with `[cpu]`, that perhaps with flags
 /// (`d.h.`).
-fn head(text: &str) -> Option<Head<'_>> {
+fn head(text: &str) -> Option<TextEvent<'_>> {
     let text = text.trim_end();
     let (before, last) = split_last_word(text);
     if let Some(cpu) = bracketed(last) {
@@ -191,27 +178,27 @@ fn head(text: &str) -> Option<Head<'_>> {
 }
 
 /// `perf script` without its task: nothing, or `[cpu]`, before the time.
-fn head_without_task(text: &str) -> Option<Head<'_>> {
+fn head_without_task(text: &str) -> Option<TextEvent<'_>> {
     let text = text.trim();
     let cpu = if text.is_empty() { None } else { Some(bracketed(text)?) };
-    Some(Head { dialect: Dialect::Perf, comm: "", pid: None, tid: Event::UNKNOWN_ID, cpu })
+    Some(TextEvent { tid: Event::UNKNOWN_ID, cpu, ..TextEvent::default() })
 }
 
-fn task(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
+fn task(text: &str, cpu: Option<u32>) -> Option<TextEvent<'_>> {
     comm_and_tid(text, cpu).or_else(|| comm_dash_tid(text, cpu))
 }
 
-fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
+fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<TextEvent<'_>> {
     let (comm, word) = split_last_word(text);
     let (pid, tid) = match word.rsplit_once('/') {
         Some((pid, tid)) => (Some(pid.parse().ok()?), tid),
         None => (None, word),
     };
-    Some(Head { dialect: Dialect::Perf, comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu })
+    Some(TextEvent { comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu, ..TextEvent::default() })
 }
 
 /// `comm-tid`, and behind it perhaps `(tgid)` or `(-----)`. The tid may be `?`.
-fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
+fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<TextEvent<'_>> {
     let text = text.trim_end();
     let (task, pid) = match text.strip_suffix(')').and_then(|text| text.rsplit_once('(')) {
         Some((task, tgid)) if tgid.bytes().all(|b| b == b'-') => (task.trim_end(), None),
@@ -231,7 +218,7 @@ fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<Head<'_>> {
         "<...>" => "",
         comm => comm,
     };
-    Some(Head { dialect: Dialect::Ftrace, comm, pid, tid, cpu })
+    Some(TextEvent { dialect: Dialect::Ftrace, comm, pid, tid, cpu, ..TextEvent::default() })
 }
 
 /// `1d.h.`: trace-cmd's number of the CPU, with four to seven characters of flags behind it.
