@@ -231,11 +231,6 @@ pub const LEADER: &Entry = &POLICIES[5];
 /// [`Savings`](crate::savings).
 pub const SAVINGS: &Entry = &POLICIES[4];
 
-/// The policy of this name.
-pub fn find(name: &str) -> Option<&'static Entry> {
-    POLICIES.iter().find(|entry| entry.name == name)
-}
-
 /// The policy that is the rule of a layer.
 pub fn of_layer(layer: Layer) -> Option<&'static Entry> {
     POLICIES.iter().find(|entry| matches!(entry.start, Start::Rule(of, _) if of == layer))
@@ -250,11 +245,6 @@ impl Any {
     /// A policy that is not in the catalogue.
     pub fn other(policy: impl Other + 'static) -> Any {
         Any::Other(Box::new(policy))
-    }
-
-    /// Whether it is in the catalogue, so that it can be copied byte by byte to where there is no allocator.
-    pub const fn is_by_value(&self) -> bool {
-        !matches!(self, Any::Other(_))
     }
 }
 
@@ -280,9 +270,8 @@ mod tests {
         for entry in POLICIES {
             assert!(entry.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{entry:?}");
             assert!(!entry.about.ends_with('.') && !entry.about.is_empty(), "{entry:?}");
-            assert_eq!(find(entry.name), Some(entry));
         }
-        assert_eq!(find("leader").unwrap().grammar().to_string(), "leader@TIME[,late=TIME]");
+        assert_eq!(LEADER.grammar().to_string(), "leader@TIME[,late=TIME]");
     }
 
     #[test]
@@ -306,7 +295,7 @@ mod tests {
                     start(&Setting::defaults(layer, version(layer))).unwrap()
                 }
             };
-            assert!(any.is_by_value());
+            assert!(!matches!(any, Any::Other(_)));
             let window = any.window();
             any.observe(Outcome::of(Nanos(5)));
             assert!(window == Nanos::MAX || window <= Nanos(200_000), "{entry:?}");
@@ -331,6 +320,6 @@ mod tests {
         let mut copy = any.clone();
         any.observe(Outcome::of(Nanos(1)));
         assert_eq!((copy.window(), any.window_after(Nanos(5))), (Nanos(9), Nanos(1)));
-        assert!(!any.is_by_value());
+        assert!(matches!(any, Any::Other(_)));
     }
 }

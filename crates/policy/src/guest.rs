@@ -336,11 +336,6 @@ impl Haltpoll {
         Haltpoll { cpu: Cpu::new(revision), params, window_ns: 0 }
     }
 
-    /// The governor's state.
-    pub const fn cpu(&self) -> &Cpu {
-        &self.cpu
-    }
-
     /// Other module parameters from the next halt on, as after a write to sysfs; the limit stays.
     pub const fn set_params(&mut self, params: Params) {
         self.params = params;
@@ -444,7 +439,7 @@ mod tests {
             let params = Params { guest_halt_poll_ns: max, ..Params::default() };
             let mut policy = Haltpoll::new(Revision::V6_9, params);
             for idle in durations {
-                let limit = policy.cpu().poll_limit_ns();
+                let limit = policy.cpu.poll_limit_ns();
                 prop_assert_eq!(policy.window(), Nanos(limit));
                 policy.observe(Outcome::of(Nanos(idle)));
             }

@@ -281,11 +281,6 @@ impl Vcpu {
         Vcpu { revision, halt_poll_ns }
     }
 
-    /// The revision whose rule is followed.
-    pub const fn revision(&self) -> Revision {
-        self.revision
-    }
-
     /// `vcpu->halt_poll_ns` \[ns\].
     pub const fn halt_poll_ns(&self) -> u32 {
         self.halt_poll_ns
