@@ -312,6 +312,13 @@ impl Model {
                 self.version
             ));
         }
+        if here == Layer::Iothread && metadata.qemu.is_none() && !self.version_asked && self.has_parameters {
+            notes.push(format!(
+                "the recording does not say which QEMU this was: {} is assumed; --qemu names the release, and \
+                 --qmp SOCKET --iothread ID of `dwell tune` asks it",
+                self.version
+            ));
+        }
         let is_same_idling = (metadata.layer, here) == (Layer::Guest, Layer::Driver);
         if metadata.layer != here && !is_same_idling {
             notes.push(format!(

@@ -219,7 +219,7 @@ fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {
     let others = rows.iter().filter(of_other).count();
     if others > 0 {
         notes.push(format!(
-            "{others} of the recordings are of another layer than {}, whose rule is replayed: idle times of two layers differ",
+            "recordings of another layer than {}, whose rule is replayed: {others}; idle times of two layers differ",
             args.layer.name()
         ));
     }

@@ -163,11 +163,8 @@ fn settings_of(qemu: &str, thread: &IoThread, asked: &[String]) -> anyhow::Resul
         for (param, value) in setting.clone().iter() {
             setting.set(param.name, thread.stored(param.name, value))?;
         }
-        ensure!(
-            !all.contains(&setting),
-            "--set: `{}` is given twice, or is the setting in force",
-            name_of(&setting, &present)
-        );
+        ensure!(setting != present, "--set: these values are in force, which is measured in any case");
+        ensure!(!all.contains(&setting), "--set: `{}` is given twice", name_of(&setting, &present));
         all.push(setting);
     }
     Ok(all)
