@@ -161,6 +161,7 @@ fn a_thread_that_is_not_qemus_gets_no_lines_for_qemu() {
         );
         assert_eq!(shown.contains("qom-set"), lines, "{thread}: {shown}");
         assert_eq!(shown.contains("are not QEMU's"), !lines, "{shown}");
+        assert_eq!(shown.contains("does not say which QEMU"), lines, "{shown}");
         assert!(shown.contains("its halves have equally many episodes"), "{shown}");
     }
 }
