@@ -33,13 +33,13 @@ pub(crate) struct Basis {
     /// By how much a replay of the present setting is faster than the recording, as a share.
     own_error: f64,
     constants: Estimates,
-    /// Whether `dwell verify` can set another setting of this layer.
+    /// Whether `dwell verify` can set another setting for a second recording.
     #[serde(skip)]
     can_verify: bool,
 }
 
 impl Basis {
-    pub(crate) fn of(segments: &Segments, predictor: &Predictor, layer: Layer) -> Basis {
+    pub(crate) fn of(segments: &Segments, predictor: &Predictor, can_verify: bool) -> Basis {
         let name = |task: &u32| segments.tasks.get(*task as usize).cloned().unwrap_or_default();
         Basis {
             causes: segments.shares(),
@@ -47,7 +47,7 @@ impl Basis {
             recorded_work_per_s: predictor.recorded_per_s,
             own_error: predictor.own_error,
             constants: predictor.estimates,
-            can_verify: layer != Layer::Iothread,
+            can_verify,
         }
     }
 

@@ -115,7 +115,7 @@ impl ReplayedByWork {
         let rules = rules.chain(asked.iter().flatten().map(|setting| ("", *setting)));
         let rules = distinct(rules.map(|(role, setting)| (role, Rule::Layer(setting))));
         let settings = causal::rows(&predictor, &rules, model.halt_cost)?;
-        let basis = Basis::of(&segments, &predictor, present.layer());
+        let basis = Basis::of(&segments, &predictor, present.layer() != Layer::Iothread);
         Ok(Some(ReplayedByWork { basis, host: None, settings }))
     }
 
@@ -134,7 +134,7 @@ impl ReplayedByWork {
             rules.extend(asked.iter().map(|rule| ("", *rule)));
         }
         let settings = causal::rows(&predictor, &distinct(rules), model.halt_cost)?;
-        let basis = Basis::of(&segments, &predictor, Layer::Guest);
+        let basis = Basis::of(&segments, &predictor, false);
         Ok(ReplayedByWork { basis, host: Some(seen), settings })
     }
 }

@@ -94,11 +94,7 @@ fn properties_are_listed_set_and_refused_in_qemus_words() {
         let weight = ["set", "io0", "poll-weight=64"];
         let heavy = refused(&weight, &monitor);
         let weighted = before.get("poll-weight").is_some();
-        let words = if weighted {
-            "cannot set poll-weight to 64"
-        } else {
-            "Property 'iothread.poll-weight' not found"
-        };
+        let words = if weighted { "cannot set poll-weight to 64" } else { "poll-weight does not exist in " };
         assert!(heavy.contains(words), "{heavy}");
         assert!(
             refused(&["set", "io9", "poll-grow=1"], &monitor)
@@ -187,8 +183,12 @@ fn an_interrupted_bench_puts_back_what_was_there() {
     let begun = Instant::now();
     let output = bench.wait_with_output().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(60), "it did not end");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("stopped early"));
+    // Its first round takes longer.
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && told.contains("the present values are in force again"),
+        "{told}"
+    );
     assert_eq!(properties(&monitor), before);
     say!("{test}: ended and put back in {:?}", begun.elapsed());
 

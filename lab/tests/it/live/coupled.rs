@@ -12,15 +12,21 @@ use std::sync::atomic::AtomicBool;
 fn the_work_of_coupled_idlers_is_predicted() {
     let test = "the_work_of_coupled_idlers_is_predicted";
     let Some(Alone { rig, .. }) = &alone::rig(2, test) else { return };
-    let think = Gaps::open("constant:60us".parse().unwrap(), Nanos::from_micros(1_000)).unwrap();
+    let gaps = |of: &str| Gaps::open(of.parse().unwrap(), Nanos::from_micros(1_000)).unwrap();
+    let own = [0, 200_000].map(Maxima::of);
     for between in [Between::Vcpus, Between::Vms, Between::Threads] {
-        let pair = Pair { rig, between, think: &think, seed: 1, exchanges: 1_000 };
-        repeated(test, || predicted(test, &pair));
+        let pair = Pair { rig, between, think: &gaps("constant:60us"), seed: 1, exchanges: 1_000 };
+        repeated(test, || predicted(test, &pair, &own));
     }
+    // Halts of one length do not show which are which.
+    let think = gaps("exponential:60us");
+    let pair = Pair { rig, between: Between::Layers, think: &think, seed: 1, exchanges: 1_000 };
+    let of_guest = Maxima { guest_ns: 200_000, maximum_ns: 0 };
+    repeated(test, || predicted(test, &pair, &[own[0], own[1], of_guest]));
 }
 
-fn predicted(test: &str, pair: &Pair<'_>) -> Result<(), Missed> {
-    let (recordings, cells) = match pair.predict(&[0, 200_000].map(Maxima::of), 5, &AtomicBool::new(false)) {
+fn predicted(test: &str, pair: &Pair<'_>, settings: &[Maxima]) -> Result<(), Missed> {
+    let (recordings, cells) = match pair.predict(settings, 5, &AtomicBool::new(false)) {
         Ok(predicted) => predicted,
         Err(error) => {
             dwell_testing::skip!("tracing", test, "{error}");

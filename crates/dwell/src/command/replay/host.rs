@@ -113,13 +113,15 @@ impl Seen {
                 count(*halts as u128)
             );
         };
+        let shift_ns = alignment.shift_ns();
         format!(
-            " Of the guest's {} halts {file} has {}; through {} of them the host polled. By them the guest's clock is {} behind the \
+            " Of the guest's {} halts {file} has {}; through {} of them the host polled. By them the guest's clock is {} {} the \
              host's, give or take {}.",
             count(*halts as u128),
             percent(*seen as f64 / (*halts).max(1) as f64),
             percent(*polled as f64 / (*seen).max(1) as f64),
-            duration(alignment.shift_ns() as f64),
+            duration(shift_ns.unsigned_abs() as f64),
+            if shift_ns < 0 { "ahead of" } else { "behind" },
             duration((alignment.shift_most_ns - alignment.shift_least_ns) as f64 / 2.0),
         )
     }

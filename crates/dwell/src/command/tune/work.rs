@@ -6,6 +6,7 @@ use crate::model::Model;
 use crate::progress;
 use anyhow::{bail, ensure};
 use dwell_knobs::plan::{Effect, Plan};
+use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::{Conclusion, Goal, Worth};
@@ -88,7 +89,7 @@ impl ByWork {
         });
         bar.finish_and_clear();
         Ok(Some(ByWork {
-            basis: Basis::of(&segments, &predictor, present.layer()),
+            basis: Basis::of(&segments, &predictor, present.layer() != Layer::Iothread),
             other,
             advice: advice?,
             present,

@@ -32,6 +32,7 @@ fn sleeps(offset: u64, waits: &[(u64, u64)]) -> Sleeps {
             .push(&Episode { wake: Some(WakeCause::Io), ..Episode::new("IO io0/1/7", start, length) })
             .unwrap();
     }
+    writer.metadata_mut().clock = Clock::Monotonic;
     writer.metadata_mut().other.insert(REALTIME_OFFSET.to_owned(), offset.into());
     Sleeps::read("s", &Reader::from_bytes("s", writer.close().unwrap().1).unwrap()).unwrap()
 }
