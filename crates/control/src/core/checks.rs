@@ -113,12 +113,8 @@ impl Checks {
         std::mem::take(&mut self.over)
     }
 
-    pub(crate) fn begin(&mut self, now_ns: u64, turns: Turns) {
-        let free = turns.is_trial() && self.may_be_free(now_ns);
-        if free {
-            (self.free, self.free_at_ns) = (false, now_ns.saturating_add(FREE_EVERY_NS));
-        }
-        self.turns = Some(if free { turns.free() } else { turns });
+    pub(crate) fn begin(&mut self, turns: Turns) {
+        self.turns = Some(turns);
     }
 
     /// A part of a turn is over.
@@ -271,6 +267,12 @@ impl Checks {
         let free_at_ns = if exceeded { self.free_at_ns } else { 0 };
         (self.free && would_poll_longer && !self.are_off())
             .then(|| free_at_ns.max(self.trial_at_ns.unwrap_or(0)))
+    }
+
+    /// Such a trial begins.
+    pub(crate) fn begin_free(&mut self, now_ns: u64, turns: Turns) {
+        (self.free, self.free_at_ns) = (false, now_ns.saturating_add(FREE_EVERY_NS));
+        self.turns = Some(turns.free());
     }
 
     /// A setting that was a gain is a loss: the load is another one.

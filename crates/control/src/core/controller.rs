@@ -357,8 +357,10 @@ impl Controller {
     ) -> Option<bool> {
         // On probation periods are short, which turns are not; but only turns show that less is done with less polling.
         let polls_less = chosen.is_some_and(|(to, _)| maximum(to) < maximum(&self.present));
-        let free = chosen.is_none() && self.is_free(now_ns);
-        if self.checks.are_off() || self.account.is_exceeded() && !free && !polls_less {
+        let exceeded = self.account.is_exceeded();
+        let may_be_free = chosen.is_none() && self.checks.may_be_free(now_ns);
+        let free = exceeded && may_be_free;
+        if self.checks.are_off() || exceeded && !free && !polls_less {
             return None;
         }
         let (originals, present) = (self.originals(), self.present);
@@ -391,20 +393,19 @@ impl Controller {
         if haltpoll::cannot_take_turns(turns.settings()) || !self.may_switch(now_ns, in_force, &turns) {
             return self.checks.are_necessary(now_ns).then_some(false);
         }
-        self.checks.begin(now_ns, turns);
+        match may_be_free && turns.is_trial() {
+            true => self.checks.begin_free(now_ns, turns),
+            false => self.checks.begin(turns),
+        }
         Some(begins_with_chosen)
     }
 
     /// The setting of a trial, if one is due.
     fn trial(&mut self, now_ns: u64) -> Option<Setting> {
-        let rests = self.account.is_exceeded() || self.account.rests(now_ns);
-        let may_come = !rests || self.is_free(now_ns);
+        let exceeded = self.account.is_exceeded();
+        let free = exceeded && self.checks.may_be_free(now_ns);
+        let may_come = free || !exceeded && !self.account.rests(now_ns);
         self.checks.trial(now_ns, &self.present, may_come && self.mostly_halts)
-    }
-
-    /// Whether only a trial may come, which may lose at first whatever it is.
-    fn is_free(&self, now_ns: u64) -> bool {
-        self.account.is_exceeded() && self.checks.may_be_free(now_ns)
     }
 
     /// Whether all switches of turns and the way back are within the most writes of a minute.
