@@ -190,10 +190,9 @@ pub(crate) fn run(args: Args) -> Outcome {
 pub(crate) fn one_layer(whose: Whose) -> anyhow::Result<Layer> {
     match whose {
         Whose::One(layer) => Ok(layer),
-        Whose::Stacked => bail!(
-            "cannot tune two layers at once; give --layer host, guest or iothread. What it brings that guest or host polls is in \
-             `dwell replay FILE --layer guest+host --host HOST`"
-        ),
+        Whose::Stacked => {
+            bail!("cannot tune two layers at once; give one of them as --layer, or see replay --host")
+        }
     }
 }
 
