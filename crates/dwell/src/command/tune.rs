@@ -191,7 +191,7 @@ pub(crate) fn one_layer(whose: Whose) -> anyhow::Result<Layer> {
     match whose {
         Whose::One(layer) => Ok(layer),
         Whose::Stacked => {
-            bail!("cannot tune two layers at once; give one of them as --layer, or see replay --host")
+            bail!("cannot tune two layers at once; give --layer host, guest or iothread")
         }
     }
 }
