@@ -190,9 +190,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 pub(crate) fn one_layer(whose: Whose) -> anyhow::Result<Layer> {
     match whose {
         Whose::One(layer) => Ok(layer),
-        Whose::Stacked => {
-            bail!("cannot tune two layers at once; give --layer host, guest or iothread")
-        }
+        Whose::Stacked => bail!("cannot tune two layers at once; give --layer host, guest or iothread"),
     }
 }
 
