@@ -67,13 +67,34 @@ pub enum LoadError {
 
 /// The CPU time of other programs, block by block: the [`Environment`] of a campaign on a real machine.
 #[derive(Debug)]
-pub struct Load {
+pub struct Load<C = MachineCounters> {
+    counters: C,
+    start: Instant,
+    begun: Option<Reading>,
+}
+
+/// Where a [`Load`] is read.
+pub trait Counters {
+    /// All counters now.
+    ///
+    /// # Errors
+    /// If a counter can no longer be read.
+    fn read(&self) -> Result<Reading, LoadError>;
+
+    /// How much the CPU time of all may be off.
+    fn error(&self) -> Nanos;
+
+    /// Where they are, for people.
+    fn source(&self) -> String;
+}
+
+/// Those of the whole machine.
+#[derive(Debug)]
+pub struct MachineCounters {
     source: Source,
     stat: PathBuf,
     hundredths_per_second: u64,
     own: Vec<u32>,
-    start: Instant,
-    begun: Option<Reading>,
 }
 
 /// All counters at one time.
@@ -108,46 +129,76 @@ impl Load {
     /// # Errors
     /// If not even `/proc/stat` can be read.
     pub fn open() -> Result<Load, LoadError> {
-        Load::under(Path::new("/"))
-    }
-
-    /// With all files below `root`.
-    fn under(root: &Path) -> Result<Load, LoadError> {
-        let stat = root.join("proc/stat");
-        let mounts = fs::read_to_string(root.join("proc/self/mounts")).unwrap_or_default();
-        let mut sources = cgroup_roots(&mounts, root).into_iter();
-        let source = sources.find(|source| source.read(100).is_ok());
-        let load = Load {
-            source: source.unwrap_or_else(|| Source::Stat(stat.clone())),
-            stat,
-            hundredths_per_second: rustix::param::clock_ticks_per_second().max(1),
-            own: vec![std::process::id()],
-            start: Instant::now(),
-            begun: None,
-        };
-        load.read()?;
-        Ok(load)
+        Ok(Load::of(MachineCounters::open()?))
     }
 
     /// The process `pid` belongs to the experiment too.
     pub fn add_own(&mut self, pid: u32) {
-        if !self.own.contains(&pid) {
-            self.own.push(pid);
+        if !self.counters.own.contains(&pid) {
+            self.counters.own.push(pid);
         }
+    }
+}
+
+impl<C: Counters> Load<C> {
+    /// The load by other counters than those of the whole machine.
+    pub fn of(counters: C) -> Load<C> {
+        Load { counters, start: Instant::now(), begun: None }
     }
 
     /// CPU time of other programs during the next `span`.
     fn over(&self, span: Duration) -> Result<ForeignLoad, LoadError> {
-        let begin = self.read()?;
+        let begin = self.counters.read()?;
         std::thread::sleep(span);
-        Ok(self.read()?.since(&begin, self.error()))
+        self.since(&begin)
     }
 
-    /// All counters now.
+    fn since(&self, begin: &Reading) -> Result<ForeignLoad, LoadError> {
+        Ok(self.counters.read()?.since(begin, self.counters.error()))
+    }
+
+    /// How long to look at the machine to see whether it is quiet: long enough for the source to resolve 2 %.
+    fn window(&self) -> Duration {
+        Duration::from_millis(if self.counters.error() == Nanos::ZERO { 100 } else { 500 })
+    }
+}
+
+impl MachineCounters {
+    /// Those of the whole machine, from the best source.
     ///
     /// # Errors
-    /// If a counter can no longer be read.
-    pub fn read(&self) -> Result<Reading, LoadError> {
+    /// If not even `/proc/stat` can be read.
+    pub fn open() -> Result<MachineCounters, LoadError> {
+        MachineCounters::under(Path::new("/"))
+    }
+
+    /// With all files below `root`.
+    fn under(root: &Path) -> Result<MachineCounters, LoadError> {
+        let stat = root.join("proc/stat");
+        let mounts = fs::read_to_string(root.join("proc/self/mounts")).unwrap_or_default();
+        let mut sources = cgroup_roots(&mounts, root).into_iter();
+        let source = sources.find(|source| source.read(100).is_ok());
+        let counters = MachineCounters {
+            source: source.unwrap_or_else(|| Source::Stat(stat.clone())),
+            stat,
+            hundredths_per_second: rustix::param::clock_ticks_per_second().max(1),
+            own: vec![std::process::id()],
+        };
+        counters.read()?;
+        Ok(counters)
+    }
+
+    /// `cpuacct.usage` of the root of cgroup v1, where that is the source.
+    pub fn cpuacct(&self) -> Option<&Path> {
+        match &self.source {
+            Source::CgroupV1(path) => Some(path),
+            Source::CgroupV2(_) | Source::Stat(_) => None,
+        }
+    }
+}
+
+impl Counters for MachineCounters {
+    fn read(&self) -> Result<Reading, LoadError> {
         let own =
             |pid: &u32| process_cpu_time(*pid).map_err(|source| LoadError::Process { pid: *pid, source });
         let own: Vec<Nanos> = self.own.iter().map(own).collect::<Result<_, _>>()?;
@@ -159,37 +210,27 @@ impl Load {
         })
     }
 
-    /// `cpuacct.usage` of the root of cgroup v1, where that is the source.
-    pub fn cpuacct(&self) -> Option<&Path> {
-        match &self.source {
-            Source::CgroupV1(path) => Some(path),
-            Source::CgroupV2(_) | Source::Stat(_) => None,
-        }
-    }
-
-    /// How much the CPU time of all may be off.
-    pub fn error(&self) -> Nanos {
+    fn error(&self) -> Nanos {
         self.source.error()
     }
 
-    /// How long to look at the machine to see whether it is quiet: long enough for the source to resolve 2 %.
-    fn window(&self) -> Duration {
-        Duration::from_millis(if self.error() == Nanos::ZERO { 100 } else { 500 })
+    fn source(&self) -> String {
+        self.source.to_string()
     }
 }
 
-impl Environment for Load {
+impl<C: Counters> Environment for Load<C> {
     fn now(&mut self) -> Duration {
         self.start.elapsed()
     }
 
     fn begin(&mut self) {
-        self.begun = self.read().ok();
+        self.begun = self.counters.read().ok();
     }
 
     fn end(&mut self) -> Option<ForeignLoad> {
         let begun = self.begun.take()?;
-        Some(self.read().ok()?.since(&begun, self.error()))
+        self.since(&begun).ok()
     }
 
     fn wait_quiet(&mut self, limit: f64, most: Duration) -> bool {
@@ -203,7 +244,7 @@ impl Environment for Load {
     }
 
     fn source(&self) -> String {
-        self.source.to_string()
+        self.counters.source()
     }
 }
 

@@ -10,7 +10,7 @@ use dwell_lab::experiment::calibrate::{
 };
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::host::Cores;
-use dwell_lab::host::ExperimentLoad;
+use dwell_lab::host::load_on;
 use dwell_lab::vm::VmError;
 use dwell_machine::{Machine, Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
@@ -94,7 +94,7 @@ fn own(campaign: &CampaignArgs, machine: &dyn Machine, notes: &mut Vec<String>) 
             line.show(&format!("calibrating, own CPUs: round {} of {OWN_ROUNDS}", round + 1));
         }
     };
-    let mut load = ExperimentLoad::on(Cores::first_two()?.all())?;
+    let mut load = load_on(Cores::first_two()?.all())?;
     let (measured, disturbed) = measure_own(&mut load, campaign.foreign_limit(), show)?;
     line.clear();
     if disturbed > 0 {

@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use dwell_cli::{command_line, output, progress, quantity, stop};
 use dwell_lab::experiment::{LabError, Rig};
-use dwell_lab::host::{ExperimentLoad, Pinned};
+use dwell_lab::host::{ExperimentLoad, Pinned, load_of_programs, load_on};
 use dwell_lab::samples::{self, About};
 use dwell_policy::Nanos;
 use dwell_stats::{Arms, CampaignError, CampaignOptions, Measurements, Progress};
@@ -142,7 +142,7 @@ impl Session {
     /// # Errors
     /// The load of the cores cannot be read.
     pub(crate) fn open(rig: &Rig) -> anyhow::Result<Session> {
-        Session::of(stop::on_ctrl_c()?, ExperimentLoad::on(rig.cores().all())?, Some(rig.aside()?))
+        Session::of(stop::on_ctrl_c()?, load_on(rig.cores().all())?, Some(rig.aside()?))
     }
 
     fn of(stop: Arc<AtomicBool>, load: ExperimentLoad, aside: Option<Pinned>) -> anyhow::Result<Session> {
@@ -156,7 +156,7 @@ impl Session {
     /// The load of the machine cannot be read.
     pub(crate) fn of_programs() -> anyhow::Result<Session> {
         let stop = stop::patiently()?;
-        Session::of(stop, ExperimentLoad::of_programs()?, None)
+        Session::of(stop, load_of_programs()?, None)
     }
 
     /// Names the next campaign, where there are several.

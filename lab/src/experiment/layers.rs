@@ -3,7 +3,7 @@
 
 use super::{LabError, Rig};
 use crate::guest::pingpong::Exchanged;
-use crate::host::Tsc;
+use crate::host::{Tsc, monotonic};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::{
@@ -19,7 +19,7 @@ pub(super) struct Monotonic<'a> {
 
 impl<'a> Monotonic<'a> {
     pub(super) fn now(rig: &'a Rig) -> Monotonic<'a> {
-        Monotonic { rig, at: (Tsc::now(), dwell_capture::now_ns()) }
+        Monotonic { rig, at: (Tsc::now(), monotonic().get()) }
     }
 
     fn ns(&self, cycles: u64) -> u64 {

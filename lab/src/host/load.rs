@@ -5,49 +5,53 @@
 //! busy. They are in `cpuacct.usage_percpu` of cgroup v1, and in `/proc/stat`; cgroup v2 has no such file.
 
 use super::pin::Cpu;
-use dwell_machine::load::{Load, LoadError, Reading, Stat, TICKS_ERROR};
+use dwell_machine::load::{Counters, Load, LoadError, MachineCounters, Reading, Stat, TICKS_ERROR};
 use dwell_machine::process::stat_field;
 use dwell_machine::threads::process_cpu_time;
 use dwell_policy::Nanos;
-use dwell_stats::{Environment, ForeignLoad};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-/// CPU time of other programs, block by block: the [`Environment`] of an experiment's campaign.
+/// CPU time of other programs, block by block: the environment of an experiment's campaign.
+pub type ExperimentLoad = Load<ExperimentCounters>;
+
+/// What an experiment's load is read from.
 #[derive(Debug)]
-pub struct ExperimentLoad {
-    machine: Load,
+pub struct ExperimentCounters {
+    machine: MachineCounters,
     cores: Option<CoresTime>,
     /// Whether those that this process has started, and that they have, belong to the experiment.
     with_descendants: bool,
-    begun: Option<Reading>,
 }
 
-impl ExperimentLoad {
-    /// The load of the CPUs of an experiment. All its threads must be on these.
-    ///
-    /// # Errors
-    /// If not even `/proc/stat` can be read.
-    pub fn on(cpus: impl IntoIterator<Item = Cpu>) -> Result<ExperimentLoad, LoadError> {
-        let machine = Load::open()?;
-        let cores = CoresTime::open(Path::new("/"), machine.cpuacct(), cpus.into_iter().collect());
-        let load = ExperimentLoad { machine, cores: Some(cores), with_descendants: false, begun: None };
-        load.read()?;
-        Ok(load)
-    }
+/// The load of the CPUs of an experiment. All its threads must be on these.
+///
+/// # Errors
+/// If not even `/proc/stat` can be read.
+pub fn load_on(cpus: impl IntoIterator<Item = Cpu>) -> Result<ExperimentLoad, LoadError> {
+    let machine = MachineCounters::open()?;
+    let cores = CoresTime::open(Path::new("/"), machine.cpuacct(), cpus.into_iter().collect());
+    let counters = ExperimentCounters { machine, cores: Some(cores), with_descendants: false };
+    counters.read()?;
+    Ok(Load::of(counters))
+}
 
-    /// The load of the whole machine, where all processes that this one starts belong to the experiment, and
-    /// those that they start. Such that have ended are known to some hundredths of a second.
-    ///
-    /// # Errors
-    /// As [`on`](ExperimentLoad::on).
-    pub fn of_programs() -> Result<ExperimentLoad, LoadError> {
-        Ok(ExperimentLoad { machine: Load::open()?, cores: None, with_descendants: true, begun: None })
-    }
+/// The load of the whole machine, where all processes that this one starts belong to the experiment, and
+/// those that they start. Such that have ended are known to some hundredths of a second.
+///
+/// # Errors
+/// As [`load_on`].
+pub fn load_of_programs() -> Result<ExperimentLoad, LoadError> {
+    Ok(Load::of(with_descendants()?))
+}
 
+fn with_descendants() -> Result<ExperimentCounters, LoadError> {
+    Ok(ExperimentCounters { machine: MachineCounters::open()?, cores: None, with_descendants: true })
+}
+
+impl Counters for ExperimentCounters {
     fn read(&self) -> Result<Reading, LoadError> {
         let mut reading = self.machine.read()?;
         if self.with_descendants {
@@ -62,39 +66,6 @@ impl ExperimentLoad {
 
     fn error(&self) -> Nanos {
         self.cores.as_ref().map_or_else(|| self.machine.error(), CoresTime::error)
-    }
-
-    fn over(&self, span: Duration) -> Result<ForeignLoad, LoadError> {
-        let begin = self.read()?;
-        std::thread::sleep(span);
-        Ok(self.read()?.since(&begin, self.error()))
-    }
-}
-
-impl Environment for ExperimentLoad {
-    fn now(&mut self) -> Duration {
-        self.machine.now()
-    }
-
-    fn begin(&mut self) {
-        self.begun = self.read().ok();
-    }
-
-    fn end(&mut self) -> Option<ForeignLoad> {
-        let begun = self.begun.take()?;
-        Some(self.read().ok()?.since(&begun, self.error()))
-    }
-
-    fn wait_quiet(&mut self, limit: f64, most: Duration) -> bool {
-        // Long enough for the source to resolve 2 %.
-        let window = Duration::from_millis(if self.error() == Nanos::ZERO { 100 } else { 500 });
-        let begin = Instant::now();
-        loop {
-            let quiet = self.over(window).is_ok_and(|found| !found.exceeds(limit));
-            if quiet || begin.elapsed() >= most {
-                return quiet;
-            }
-        }
     }
 
     fn source(&self) -> String {

@@ -21,7 +21,7 @@ fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn source_of(files: &[(&str, &str)]) -> (String, Nanos) {
     let root = machine(files);
-    let load = Load::under(root.path()).unwrap();
+    let load = MachineCounters::under(root.path()).unwrap();
     let name = load.source().replace(root.path().to_str().unwrap(), "");
     (name, load.read().unwrap().all)
 }
@@ -49,10 +49,10 @@ fn the_exact_source_is_taken_before_those_that_sample() {
 #[test]
 fn files_that_are_absent_or_strange_are_named() {
     let nothing = machine(&[]);
-    let error = Load::under(nothing.path()).unwrap_err();
+    let error = MachineCounters::under(nothing.path()).unwrap_err();
     assert!(error.to_string().ends_with("proc/stat"), "{error}");
     let short = machine(&[("proc/stat", "cpu 1 2 3\n")]);
-    let error = Load::under(short.path()).unwrap_err();
+    let error = MachineCounters::under(short.path()).unwrap_err();
     assert!(error.to_string().ends_with("proc/stat: it has no line of all CPUs"), "{error}");
 }
 
@@ -67,7 +67,7 @@ fn stat_is_read_without_guest_time_twice() {
 #[test]
 fn what_is_not_ours_is_foreign_and_never_negative() {
     let root = machine(&[("proc/stat", STAT)]);
-    let load = Load::under(root.path()).unwrap();
+    let load = MachineCounters::under(root.path()).unwrap();
     let at = Instant::now();
     let reading = |ms, all, own, steal| Reading {
         at: at + Duration::from_millis(ms),
@@ -110,17 +110,17 @@ fn a_stranger_is_seen_and_a_friend_is_not() {
     load.add_own(pid);
     load.add_own(pid);
     let seconds = (0..60).map(|_| {
-        let (begin, before) = (load.read().unwrap(), used());
+        let (begin, before) = (load.counters.read().unwrap(), used());
         std::thread::sleep(span);
-        (begin, used() - before, load.read().unwrap())
+        (begin, used() - before, load.counters.read().unwrap())
     });
     let (begin, share, end) =
         seconds.into_iter().find(|(_, share, _)| *share > 0.02).expect("the child runs");
     let own = end.own.saturating_sub(begin.own).get() as f64 / 1e9;
     assert!(own >= share, "{own} {share}");
-    let friend = end.since(&begin, load.error());
-    let stranger =
-        Reading { own: Nanos::ZERO, ..end }.since(&Reading { own: Nanos::ZERO, ..begin }, load.error());
+    let error = load.counters.error();
+    let friend = end.since(&begin, error);
+    let stranger = Reading { own: Nanos::ZERO, ..end }.since(&Reading { own: Nanos::ZERO, ..begin }, error);
     assert!(friend.foreign < stranger.foreign, "{friend:?} {stranger:?}");
     load.begin();
     assert!(load.end().is_some());

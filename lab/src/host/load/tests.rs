@@ -1,7 +1,9 @@
 use super::*;
+use dwell_stats::Environment;
 use dwell_testing::process::Process as Spawned;
 use proptest::prelude::*;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Another process is busy on CPU 0, which the experiment on CPUs 1 and 2 does not see.
 #[test]
@@ -41,8 +43,9 @@ fn what_children_use_is_foreign_unless_they_belong_to_the_experiment() {
         assert_eq!(process(damaged, 100), None, "{damaged}");
     }
     // A child of a child that has ended, and one that spins.
-    let used = |load: &ExperimentLoad, begin: &Reading| load.read().unwrap().own.saturating_sub(begin.own);
-    let load = ExperimentLoad::of_programs().unwrap();
+    let used =
+        |load: &ExperimentCounters, begin: &Reading| load.read().unwrap().own.saturating_sub(begin.own);
+    let load = with_descendants().unwrap();
     let begin = load.read().unwrap();
     let spin = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; true";
     assert!(Command::new("sh").args(["-c", spin]).status().unwrap().success());
@@ -59,7 +62,7 @@ fn what_children_use_is_foreign_unless_they_belong_to_the_experiment() {
 
 #[test]
 fn a_block_on_some_cores_has_a_load() {
-    let mut load = ExperimentLoad::on([Cpu(0)]).unwrap();
+    let mut load = load_on([Cpu(0)]).unwrap();
     load.begin();
     assert!(load.end().is_some());
     assert_eq!(load.end(), None);

@@ -7,7 +7,7 @@ use dwell_lab::experiment::validate::{
 };
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::gaps::Gaps;
-use dwell_lab::host::ExperimentLoad;
+use dwell_lab::host::load_on;
 use dwell_lab::host::thread::Contenders;
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
@@ -94,7 +94,7 @@ struct Validated {
 fn validated(rig: &Rig, test: &str, tasks: usize) -> Option<Validated> {
     // All threads of this process are on the cores of the experiment, so that the others' are told apart.
     let _aside = rig.aside().unwrap();
-    let (stop, mut load) = (AtomicBool::new(false), ExperimentLoad::on(rig.cores().all()).unwrap());
+    let (stop, mut load) = (AtomicBool::new(false), load_on(rig.cores().all()).unwrap());
     // A poll on a shared core is one pass of KVM's loop, whose length depends on what else the machine does
     // in that block.
     let rounds = if tasks > 0 { 8 } else { 2 };
