@@ -3,7 +3,7 @@
 use crate::output;
 use dwell_policy::Layer;
 use dwell_recording::{CauseShares, Reader, Segments};
-use dwell_replay::causal::{Estimates, Predictor, Range, RowByWork, Work};
+use dwell_replay::causal::{Estimate, Estimates, Predictor, Range, RowByWork, Work};
 use dwell_report::{Cell, Column, Rows, Table, count, duration, percent, ratio, rounded};
 use serde::Serialize;
 
@@ -22,6 +22,18 @@ pub(crate) fn segments(reader: &Reader, layer: Layer) -> anyhow::Result<Option<S
     };
     Ok(reader.segments()?.filter(waits))
 }
+
+/// Names of the constants, in the order of [`Estimates::all`].
+const CONSTANTS: [&str; 8] = [
+    "wakeup by a task after a poll",
+    "after a halt",
+    "by an interrupt or timer after a poll",
+    "after a halt",
+    "interrupt, for the waker",
+    "longer segment after a halt",
+    "part of a halt that hides an interrupt",
+    "any wakeup through which the host polled",
+];
 
 /// What the figures rest on.
 #[derive(Serialize)]
@@ -76,29 +88,9 @@ impl Basis {
     }
 
     fn sources(&self, plural: &str) -> String {
-        let Estimates {
-            after_poll,
-            after_halt,
-            external_poll,
-            external_halt,
-            ipi,
-            longer_segment,
-            hidden,
-            ..
-        } = self.constants;
-        let after_host_poll = self.constants.after_host_poll;
-        let of_host = (after_host_poll != Default::default())
-            .then_some(("any wakeup through which the host polled", after_host_poll));
-        let named = [
-            ("wakeup by a task after a poll", after_poll),
-            ("after a halt", after_halt),
-            ("by an interrupt or timer after a poll", external_poll),
-            ("after a halt", external_halt),
-            ("interrupt, for the waker", ipi),
-            ("longer segment after a halt", longer_segment),
-            ("part of a halt that hides an interrupt", hidden),
-        ];
-        let words = named.into_iter().chain(of_host).map(|(name, of)| {
+        let Estimates { after_poll, after_halt, ipi, longer_segment, .. } = self.constants;
+        let named = CONSTANTS.into_iter().zip(self.constants.all());
+        let words = named.filter(|(_, of)| *of != Estimate::default()).map(|(name, of)| {
             let source = match of.seen {
                 0 if of.calibrated => "given or calibrated".to_owned(),
                 0 => "assumed".to_owned(),

@@ -115,8 +115,8 @@ pub(crate) struct Model {
     version_asked: bool,
     /// The setting that a QEMU has now.
     in_force: Option<Setting>,
-    /// The release of the host below the guest, where it is another.
-    below: Option<Version>,
+    /// The kernel release of the guest's host, from the host's recording.
+    host_version: Option<Version>,
     /// Whether what was recorded has the parameters of the rule: not threads that are not QEMU's, as far as their names show.
     has_parameters: bool,
     /// Whether it is known to have waited without polls: threads without parameters, of which every wait was seen.
@@ -192,7 +192,7 @@ impl Model {
             given_and_measured: (args.wakeup_latency, latency.map(|(latency, _)| latency)),
             waker: of(HaltCosts::halt_waker).map(|(waker, _)| waker),
             in_force: None,
-            below: None,
+            host_version: None,
             has_parameters,
             never_polls: !has_parameters && reader.cause_shares()?.is_some(),
         })
@@ -231,14 +231,14 @@ impl Model {
         Model { version: setting.version(), version_asked: true, in_force: Some(setting), ..self }
     }
 
-    /// The same of a guest above a host with this release.
-    pub(crate) fn above(self, below: Option<Version>) -> Model {
-        Model { below, ..self }
+    /// The same, with the kernel release of the guest's host, where that was recorded.
+    pub(crate) fn with_host_version(self, host_version: Option<Version>) -> Model {
+        Model { host_version, ..self }
     }
 
     /// The release whose rule a layer follows.
     fn version_of(&self, layer: Layer) -> Version {
-        self.below.filter(|_| layer == Layer::Host).unwrap_or(self.version)
+        self.host_version.filter(|_| layer == Layer::Host).unwrap_or(self.version)
     }
 
     /// Whether what was recorded has the parameters of the rule.

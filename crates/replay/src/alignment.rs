@@ -70,21 +70,40 @@ const CANDIDATES: usize = 16;
 /// # Errors
 /// [`ReadError`].
 pub fn align(guest: &Reader, host: &Reader) -> Result<Option<Alignment>, ReadError> {
-    let offsets = [guest, host].map(|reader| reader.metadata().realtime_offset_ns());
-    let [Some(of_guest), Some(of_host)] = offsets else { return Ok(None) };
-    let Some(by_time_of_day_ns) = of_guest.checked_sub(of_host) else { return Ok(None) };
+    let Some(by_time_of_day_ns) = by_time_of_day(guest, host) else { return Ok(None) };
+    aligned(guest, host, &vcpus(host)?, by_time_of_day_ns)
+}
+
+/// By how much the host's clock is ahead of the guest's by what both say of the time of day \[ns\].
+fn by_time_of_day(guest: &Reader, host: &Reader) -> Option<i64> {
+    let offset_ns = |reader: &Reader| reader.metadata().realtime_offset_ns();
+    offset_ns(guest)?.checked_sub(offset_ns(host)?)
+}
+
+/// The busiest vCPUs of a host, with their episodes.
+fn vcpus(host: &Reader) -> Result<Vec<(usize, Vec<Halt>)>, ReadError> {
+    let busiest = busiest(host);
+    let episodes = halts(host, &busiest, false)?;
+    Ok(busiest.into_iter().zip(episodes).collect())
+}
+
+fn aligned(
+    guest: &Reader,
+    host: &Reader,
+    vcpus: &[(usize, Vec<Halt>)],
+    by_time_of_day_ns: i64,
+) -> Result<Option<Alignment>, ReadError> {
     let Some(&cpu) = busiest(guest).first() else { return Ok(None) };
     let halts = halts(guest, &[cpu], true)?.remove(0);
-    let vcpus = busiest(host);
-    let found = vcpus.iter().zip(self::halts(host, &vcpus, false)?).filter_map(|(&vcpu, episodes)| {
-        let best = shift(&halts, &episodes, by_time_of_day_ns)?;
+    let found = vcpus.iter().filter_map(|(vcpu, episodes)| {
+        let best = shift(&halts, episodes, by_time_of_day_ns)?;
         Some(Alignment {
             guest: guest.contents().idlers[cpu].name.clone(),
-            host: host.contents().idlers[vcpu].name.clone(),
+            host: host.contents().idlers[*vcpu].name.clone(),
             shift_least_ns: best.least,
             shift_most_ns: best.most,
             shift_by_time_of_day_ns: by_time_of_day_ns,
-            host_episodes: during(&halts, &episodes, best.least.midpoint(best.most)),
+            host_episodes: during(&halts, episodes, best.least.midpoint(best.most)),
             within: best.within,
         })
     });
@@ -127,15 +146,19 @@ pub fn host_polls(
     host: &Reader,
 ) -> Result<Option<HostPolls>, ReadError> {
     let halts = segments.rows.iter().filter(|row| row.halted == Some(true)).count() as f64;
-    let vcpus = self::halts(host, &busiest(host), false)?;
-    Ok(match align(guest, host)? {
+    let vcpus = vcpus(host)?;
+    let alignment = match by_time_of_day(guest, host) {
+        Some(by_time_of_day_ns) => aligned(guest, host, &vcpus, by_time_of_day_ns)?,
+        None => None,
+    };
+    Ok(match alignment {
         Some(alignment) => {
             let by_segment = polled_through(segments, &vcpus, &alignment);
             let polls = by_segment.contains(&Some(true));
             Some(HostPolls { alignment: Some(alignment), by_segment, polls })
         }
         None if halts <= FEW_HALTS * segments.rows.len() as f64 => {
-            let polls = vcpus.iter().flatten().any(|episode| episode.polled);
+            let polls = vcpus.iter().flat_map(|(_, episodes)| episodes).any(|episode| episode.polled);
             Some(HostPolls { alignment: None, by_segment: vec![None; segments.rows.len()], polls })
         }
         None => None,
@@ -143,7 +166,11 @@ pub fn host_polls(
 }
 
 /// For each segment what the vCPU did whose episodes are those of the segment's CPU.
-fn polled_through(segments: &Segments, vcpus: &[Vec<Halt>], alignment: &Alignment) -> Vec<Option<bool>> {
+fn polled_through(
+    segments: &Segments,
+    vcpus: &[(usize, Vec<Halt>)],
+    alignment: &Alignment,
+) -> Vec<Option<bool>> {
     // By CPU, the idle times by the host's clock, and the segments after them.
     let mut idle: BTreeMap<u32, (Vec<Halt>, Vec<usize>)> = BTreeMap::new();
     let mut ended = BTreeMap::new();
@@ -159,11 +186,11 @@ fn polled_through(segments: &Segments, vcpus: &[Vec<Halt>], alignment: &Alignmen
     }
     let mut by_host = vec![None; segments.rows.len()];
     for (idle, places) in idle.values() {
-        let seen = vcpus.iter().map(|episodes| -> Vec<(usize, bool)> {
+        let seen = vcpus.iter().map(|(_, episodes)| -> Vec<(usize, bool)> {
             let within = |episode: &Halt| {
                 let at = idle.partition_point(|halt| halt.end_ns < episode.end_ns);
-                let halt = idle.get(at).filter(|halt| halt.start_ns <= episode.start_ns)?;
-                (halt.end_ns >= episode.end_ns).then_some((places[at], episode.polled))
+                idle.get(at).filter(|halt| halt.start_ns <= episode.start_ns)?;
+                Some((places[at], episode.polled))
             };
             episodes.iter().filter_map(within).collect()
         });

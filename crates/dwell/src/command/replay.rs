@@ -125,7 +125,7 @@ impl ReplayedByWork {
         let segments = by_work::segments(reader, Layer::Guest)?.context(no_causes)?;
         let (present, _) = model.present(reader.metadata());
         let seen = host.seen(reader, &segments)?;
-        let under = host.below(present[0], &seen);
+        let under = host.in_force(present[0], &seen);
         let predictor = Predictor::of_guest_above_host(&segments, &under, &seen.by_host, model.calibrated())?;
         let predictor = predictor.context("the guest's recording has too little work in it to replay")?;
         let mut rules = host.who_polls(present[0], &seen);
@@ -159,7 +159,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         ensure!(!given || model.whose == Whose::Stacked, "{option} needs --layer guest+host");
     }
     let host = args.host.as_deref().map(|path| Host::open(path, args.model.versions.kernel)).transpose()?;
-    let model = model.above(host.as_ref().map(|host| host.version));
+    let model = model.with_host_version(host.as_ref().map(|host| host.version));
     let mut notes = model.notes(&metadata);
     let asked = if args.set.is_empty() {
         let (present, recorded) = model.present(&metadata);

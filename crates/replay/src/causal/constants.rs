@@ -33,10 +33,17 @@ fn is_nothing<T: Default + PartialEq>(value: &T) -> bool {
 
 impl<T: Copy + Default + PartialEq> Constants<T> {
     /// In the order of the fields.
-    pub(super) const fn all(&self) -> [T; 8] {
-        let Constants { after_poll, after_halt, external_poll, external_halt, ipi, .. } = *self;
-        let Constants { longer_segment, hidden, after_host_poll, .. } = *self;
-        [after_poll, after_halt, external_poll, external_halt, ipi, longer_segment, hidden, after_host_poll]
+    pub const fn all(&self) -> [T; 8] {
+        [
+            self.after_poll,
+            self.after_halt,
+            self.external_poll,
+            self.external_halt,
+            self.ipi,
+            self.longer_segment,
+            self.hidden,
+            self.after_host_poll,
+        ]
     }
 }
 

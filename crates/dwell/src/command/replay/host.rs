@@ -81,8 +81,8 @@ impl Host {
         })
     }
 
-    /// The rule of a guest's setting above the host's setting in force.
-    pub(super) fn below(&self, guest: Setting, seen: &Seen) -> Rule {
+    /// The rule in force, where the guest's setting is this.
+    pub(super) fn in_force(&self, guest: Setting, seen: &Seen) -> Rule {
         Rule::Stacked { guest, host: self.setting, poll_control: seen.polls }
     }
 
@@ -95,7 +95,7 @@ impl Host {
         let (no_guest, no_host) = (with_maximum(guest, 0), with_maximum(self.setting, 0));
         let stacked = |guest, host, poll_control| Rule::Stacked { guest, host, poll_control };
         vec![
-            ("in force", self.below(guest, seen)),
+            ("in force", self.in_force(guest, seen)),
             ("neither polls", stacked(no_guest, no_host, false)),
             ("guest polls", stacked(polling(guest), no_host, false)),
             ("host polls", stacked(no_guest, polling(self.setting), true)),
@@ -115,10 +115,10 @@ impl Seen {
         };
         let shift_ns = alignment.shift_ns();
         format!(
-            " Of the guest's {} halts {file} has {}; through {} of them the host polled. By them the guest's clock is {} {} the \
-             host's, give or take {}.",
-            count(*halts as u128),
+            " {file} has {} of the guest's {} halts; the host polled through {} of these. The guest's clock is {} {} the host's, \
+             give or take {}.",
             percent(*seen as f64 / (*halts).max(1) as f64),
+            count(*halts as u128),
             percent(*polled as f64 / (*seen).max(1) as f64),
             duration(shift_ns.unsigned_abs() as f64),
             if shift_ns < 0 { "ahead of" } else { "behind" },
