@@ -90,6 +90,22 @@ pub enum Warning {
     },
 }
 
+impl Warning {
+    /// The same, with other names of figures: those of people in place of those of programs.
+    #[must_use]
+    pub fn with_figures(mut self, name_of: impl Fn(&str) -> Option<String>) -> Warning {
+        if let Warning::ControlDiffers { figure, .. }
+        | Warning::Imprecise { figure, .. }
+        | Warning::FewSamples { figure, .. }
+        | Warning::Missing { figure, .. } = &mut self
+            && let Some(name) = name_of(figure)
+        {
+            *figure = name;
+        }
+        self
+    }
+}
+
 fn imprecision(half_width: f64, required: f64) -> String {
     match half_width.is_finite() {
         true => format!("is known to ±{:.1} %; ±{} % was required", half_width * 100.0, required * 100.0),
@@ -157,4 +173,22 @@ fn missing(row: &ResultRow, rounds: u32) -> Option<Warning> {
         known: row.rounds,
         rounds,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_names_of_people_where_there_are_any() {
+        let name_of = |figure: &str| (figure == "requests_per_s").then(|| "requests/s".to_owned());
+        let missing = |figure: &str| {
+            let (arm, figure) = ("a".to_owned(), figure.to_owned());
+            Warning::Missing { arm, figure, known: 1, rounds: 6 }.with_figures(name_of).to_string()
+        };
+        assert_eq!(missing("requests_per_s"), "a: requests/s is known in 1 of 6 rounds");
+        assert_eq!(missing("halts"), "a: halts is known in 1 of 6 rounds");
+        let few = Warning::FewRounds { rounds: 2 };
+        assert_eq!(few.clone().with_figures(name_of), few);
+    }
 }

@@ -65,14 +65,18 @@ pub(super) fn conclude(
         verdict != Verdict::NoEffect
             && !matches!(warning, Warning::NotGated { .. } | Warning::FewRounds { .. })
     };
-    let names = |warning: &Warning| {
-        // As the table has them.
-        work.iter().map(|of| of.unit).fold(warning.to_string(), |text, unit| {
-            text.replace(unit.promised_per_unit(), &format!("{} per {}", promised.words(), unit.one()))
-                .replace(unit.per_s(), &format!("{}/s", unit.many()))
+    // As the table has them.
+    let name_of = |figure: &str| {
+        work.iter().map(|of| of.unit).find_map(|unit| match figure {
+            _ if figure == unit.promised_per_unit() => {
+                Some(format!("{} per {}", promised.words(), unit.one()))
+            }
+            _ if figure == unit.per_s() => Some(format!("{}/s", unit.many())),
+            _ => None,
         })
     };
-    notes.extend(results.warnings.iter().filter(says_something).map(names));
+    let said = results.warnings.iter().filter(says_something);
+    notes.extend(said.map(|warning| warning.clone().with_figures(name_of).to_string()));
     Verification {
         at_unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
         verdict,
