@@ -91,7 +91,7 @@ const GUEST: &str = "
     maximum=/sys/module/haltpoll/parameters/guest_halt_poll_ns
     cat /sys/devices/system/cpu/cpuidle/current_driver /sys/devices/system/cpu/cpuidle/current_governor >/out/driver
     sleep 3
-    inside nap 0 1000 1000000 exponential >/dev/null & load=$!
+    inside nap 0 300 1000000 exponential >/dev/null & load=$!
     inside clock >/out/clock
     dwell record guest --duration 2800ms -o /out/guest.parquet >/out/record 2>&1 & record=$!
     sleep 1.2
@@ -156,6 +156,24 @@ pub(crate) fn a_guest_and_its_host_on_one_timeline(test: &str) -> Result<(), Str
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
     say!("{test}: {}", timeline::shows_who_polls(&report));
+
+    let replay = Command::new(env!("CARGO_BIN_EXE_dwell"))
+        .args(["replay", "--format", "json", "--host"])
+        .args([&files[1], &files[0]])
+        .output()
+        .expect("the program can be started");
+    assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
+    let replay: serde_json::Value = serde_json::from_slice(&replay.stdout).unwrap();
+    let host = &replay["work"]["host"];
+    let number =
+        |of: &serde_json::Value, name: &str| of[name].as_u64().unwrap_or_else(|| panic!("no {name}: {of}"));
+    let (seen, polled, by_rule) =
+        (number(host, "seen"), number(host, "polled"), number(host, "polled_by_rule"));
+    say!(
+        "{test}: of {seen} halts of the guest that the host has, it polled through {polled}, by rules that did not change {by_rule}"
+    );
+    assert!(100 * seen >= 98 * number(&report["alignment"], "within"), "{host}");
+    assert!(polled > 100 && 5 * (by_rule - polled) > seen, "{host}");
 
     let (shift_ns, alignment) = (shift_by_tsc(&ran), &report["alignment"]);
     let [least, most, by_time_of_day] = ["shift_least_ns", "shift_most_ns", "shift_by_time_of_day_ns"]
