@@ -1,5 +1,7 @@
 //! Settings by the work done under them, of recordings that have what woke the tasks: what is printed.
 
+pub(crate) mod host;
+
 use crate::output;
 use dwell_policy::Layer;
 use dwell_recording::{CauseShares, Reader, Segments};
@@ -69,8 +71,8 @@ impl Basis {
         let names: Vec<String> =
             self.unit_of_work.iter().map(|name| dwell_report::harmless::line(name)).collect();
         let opening = format!(
-            "By work: causes were replayed, which let the idle times change with the setting; the table above keeps \
-             those of the recording. {} of {} segments were woken by recorded tasks. Unit of work: a segment of {}; {} a second \
+            "By work: causes were replayed, which lets the idle times change with the setting instead of keeping those of the \
+             recording. {} of {} segments were woken by recorded tasks. Unit of work: a segment of {}; {} a second \
              were recorded, and the present setting replayed does {} of that. {figures} In brackets: what the constants, the \
              recording's length, the times of interrupts and the model's measured error leave open.{other}",
             percent(self.causes.coupled as f64 / self.causes.segments.max(1) as f64),
@@ -136,12 +138,13 @@ fn table(rows: &[RowByWork]) -> Table {
         .table()
 }
 
-/// For programs, the table of idle times and behind it the rows by work, if there are any, each figure with its range. `first`
-/// is the column of what a row is.
+/// For programs, the table of idle times and behind it the rows by work, if there are any.
 pub(crate) fn behind(idle_times: Table, first: &str, rows: &[RowByWork]) -> Table {
-    if rows.is_empty() {
-        return idle_times;
-    }
+    if rows.is_empty() { idle_times } else { idle_times.followed_by(for_programs(first, rows)) }
+}
+
+/// The rows for programs, each figure with its range. `first` is the column of what a row is.
+pub(crate) fn for_programs(first: &str, rows: &[RowByWork]) -> Table {
     let table = Table::of(rows)
         .column(Column::text("", first), |row| row.role)
         .column(Column::text("", "setting"), |row| row.setting.to_string());
@@ -151,7 +154,7 @@ pub(crate) fn behind(idle_times: Table, first: &str, rows: &[RowByWork]) -> Tabl
     let table = ranges(table, "cpu_s", |work| work.cpu_s);
     let table = ranges(table, "polled_s", |work| work.polled_s);
     let table = ranges(table, "halts_per_s", |work| work.halts_per_s);
-    idle_times.followed_by(table.table())
+    table.table()
 }
 
 /// Adds a figure and the ends of its range.

@@ -71,6 +71,15 @@ pub(crate) enum Whose {
     Stacked,
 }
 
+impl ModelArgs {
+    /// With the host's recording given, the layer is guest+host.
+    pub(crate) fn above_host(&mut self) -> anyhow::Result<()> {
+        let whose = *self.layer.get_or_insert(Whose::Stacked);
+        ensure!(whose == Whose::Stacked, "--host is for --layer guest+host, not {}", whose.name());
+        Ok(())
+    }
+}
+
 impl Whose {
     /// Reads the name of a layer, or `guest+host`.
     pub(crate) fn parse(text: &str) -> Result<Whose, String> {

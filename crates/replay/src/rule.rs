@@ -107,6 +107,11 @@ impl Rule {
         }
     }
 
+    /// How many parameters differ from those of another setting of the same rule.
+    pub(crate) fn changes(&self, other: &Rule) -> usize {
+        self.values().iter().zip(other.values()).filter(|(own, other)| **own != *other).count()
+    }
+
     /// The policy at the first episode of an idler, for a replay ([`Player::play`]); an event loop has
     /// `handlers` handlers.
     ///

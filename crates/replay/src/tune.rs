@@ -338,7 +338,8 @@ impl Search {
     fn choose(&self, task: &Task<'_>, value: &Valuation) -> Option<Setting> {
         let limit = Limit::of(task.goal, self.fitted_span.ns()).with_spare();
         let within = task.candidates.iter().zip(&self.fitted).filter(|(_, counts)| limit.is_met_by(counts));
-        nearest(&task.present, within.map(|(setting, counts)| (*setting, value.of(counts))).collect())
+        let changes = |setting: &Setting| Rule::Layer(*setting).changes(&Rule::Layer(task.present));
+        nearest(within.map(|(setting, counts)| (*setting, value.of(counts))).collect(), changes)
     }
 
     fn best_fixed_window(&self, value: &Valuation) -> (Nanos, Counts) {
@@ -356,12 +357,11 @@ impl Search {
     }
 }
 
-/// Of those of least value, or nearly, the one with the fewest parameters that differ from the present setting.
-pub(crate) fn nearest(present: &Setting, valued: Vec<(Setting, f64)>) -> Option<Setting> {
+/// Of those of least value, or nearly, the one with the fewest `changes`.
+pub(crate) fn nearest<T: Copy>(valued: Vec<(T, f64)>, changes: impl Fn(&T) -> usize) -> Option<T> {
     let least = valued.iter().map(|of| of.1).min_by(f64::total_cmp)?;
-    let changes = |a: &Setting| a.iter().zip(present.iter()).filter(|((_, x), (_, y))| x != y).count();
     let equal = valued.iter().filter(|of| of.1 <= least * (1.0 + EQUAL));
-    let order = |of: &&(Setting, f64)| (changes(&of.0), of.1);
+    let order = |of: &&(T, f64)| (changes(&of.0), of.1);
     let first = equal.min_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal));
     first.map(|of| of.0)
 }

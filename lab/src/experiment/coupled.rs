@@ -250,8 +250,8 @@ impl Pair<'_> {
             let causes = segments.shares();
             let under = self.rule(*recorded, present);
             let predictor = match self.between {
-                Between::Layers => Predictor::of_guest_above_host(&segments, &under, &by_host, known)?,
-                _ => Predictor::new(&segments, &under, known, None)?,
+                Between::Layers => Predictor::of_all(&segments, &under, &by_host, known)?,
+                _ => Predictor::new(&segments, &under, &[], known, None)?,
             };
             let predictor = predictor.ok_or(LabError::NoCauses)?;
             recordings.push(Recorded {

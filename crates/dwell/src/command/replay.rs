@@ -1,7 +1,6 @@
 //! `dwell replay`
 
-mod host;
-
+use crate::by_work::host::{Above, Host, Seen, TOO_LITTLE};
 use crate::by_work::{self, Basis};
 use crate::check;
 use crate::failure::Outcome;
@@ -18,7 +17,6 @@ use dwell_replay::causal::{self, Predictor, RowByWork};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::{Counts, Replayed, Row, Rule, Source};
 use dwell_report::{Column, Table, duration, priced};
-use host::{Host, Seen};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -58,10 +56,11 @@ pub(crate) struct Args {
     /// off.
     #[arg(long)]
     host_polls_too: bool,
-    /// With --layer guest+host: the host's recording of the same time
+    /// The host's recording of the same time: replay the guest and its host together
     ///
     /// By `dwell record host`, while `dwell record guest` ran in the guest; each of the guest's halts is found in it. The
-    /// table by work is then of both layers: without --set, of the guest polling, the host, both and neither.
+    /// layer is guest+host, and the table by work is of both: without --set, of the guest polling, the host, both and
+    /// neither.
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
     #[command(flatten)]
@@ -108,12 +107,12 @@ impl ReplayedByWork {
         let (present, true) = model.present(reader.metadata()) else { return Ok(None) };
         let [present] = present[..] else { return Ok(None) };
         let Some(segments) = by_work::segments(reader, present.layer())? else { return Ok(None) };
-        let predictor = Predictor::of_all(&segments, &Rule::Layer(present), model.calibrated())?;
+        let predictor = Predictor::of_all(&segments, &Rule::Layer(present), &[], model.calibrated())?;
         let Some(predictor) = predictor else { return Ok(None) };
         let never = causal::with_maximum(present, 0);
         let rules = [("in force", present), ("never", never)].into_iter();
         let rules = rules.chain(asked.iter().flatten().map(|setting| ("", *setting)));
-        let rules = distinct(rules.map(|(role, setting)| (role, Rule::Layer(setting))));
+        let rules = causal::distinct(rules.map(|(role, setting)| (role, Rule::Layer(setting))));
         let settings = causal::rows(&predictor, &rules, model.halt_cost)?;
         let basis = Basis::of(&segments, &predictor, present.layer() != Layer::Iothread);
         Ok(Some(ReplayedByWork { basis, host: None, settings }))
@@ -121,43 +120,33 @@ impl ReplayedByWork {
 
     /// Of a guest and its host that were recorded together; `asked` are the rules of --set.
     fn above(host: &Host, reader: &Reader, model: &Model, asked: &[Rule]) -> anyhow::Result<ReplayedByWork> {
-        let no_causes = "--host needs what woke the guest's tasks: a recording by `dwell record guest`, not --without-causes";
-        let segments = by_work::segments(reader, Layer::Guest)?.context(no_causes)?;
-        let (present, _) = model.present(reader.metadata());
-        let seen = host.seen(reader, &segments)?;
-        let under = host.in_force(present[0], &seen);
-        let predictor = Predictor::of_guest_above_host(&segments, &under, &seen.by_host, model.calibrated())?;
-        let predictor = predictor.context("the guest's recording has too little work in it to replay")?;
-        let mut rules = host.who_polls(present[0], &seen);
+        let Above { segments, seen, present } = host.above(reader, model)?;
+        let predictor = Predictor::of_all(&segments, &present, &seen.by_host, model.calibrated())?;
+        let predictor = predictor.context(TOO_LITTLE)?;
+        let mut rules = vec![("in force", present)];
+        rules.extend(causal::references(&present));
         if !asked.is_empty() {
             rules.truncate(2);
             rules.extend(asked.iter().map(|rule| ("", *rule)));
         }
-        let settings = causal::rows(&predictor, &distinct(rules), model.halt_cost)?;
+        let settings = causal::rows(&predictor, &causal::distinct(rules), model.halt_cost)?;
         let basis = Basis::of(&segments, &predictor, false);
         Ok(ReplayedByWork { basis, host: Some(seen), settings })
     }
 }
 
-/// Without those that come again.
-fn distinct(rules: impl IntoIterator<Item = (&'static str, Rule)>) -> Vec<(&'static str, Rule)> {
-    let mut all: Vec<(&'static str, Rule)> = vec![];
-    for (role, rule) in rules {
-        if all.iter().all(|(_, other)| *other != rule) {
-            all.push((role, rule));
-        }
-    }
-    all
-}
-
-pub(crate) fn run(args: Args) -> Outcome {
+pub(crate) fn run(mut args: Args) -> Outcome {
     let reader = model::open(&args.file)?;
     let metadata = reader.metadata().clone();
     model::refuse_least_lengths(&metadata, "replay").with_context(|| args.file.display().to_string())?;
-    let model = Model::of(&args.model, &reader)?;
-    for (given, option) in [(args.host_polls_too, "--host-polls-too"), (args.host.is_some(), "--host")] {
-        ensure!(!given || model.whose == Whose::Stacked, "{option} needs --layer guest+host");
+    if args.host.is_some() {
+        args.model.above_host()?;
     }
+    let model = Model::of(&args.model, &reader)?;
+    ensure!(
+        !args.host_polls_too || model.whose == Whose::Stacked,
+        "--host-polls-too needs --layer guest+host"
+    );
     let host = args.host.as_deref().map(|path| Host::open(path, args.model.versions.kernel)).transpose()?;
     let model = model.with_host_version(host.as_ref().map(|host| host.version));
     let mut notes = model.notes(&metadata);

@@ -1,5 +1,7 @@
 //! `dwell tune`
 
+mod both;
+mod goal;
 mod other;
 pub(crate) mod plan;
 mod show;
@@ -7,22 +9,23 @@ mod unknown;
 mod work;
 
 use crate::by_work;
-use crate::check::{self, CheckArgs};
+use crate::check;
 use crate::failure::{Answer, Outcome};
 use crate::input::{Input, InputArgs};
 use crate::model::{self, Model, ModelArgs, Whose};
 use crate::output::{self, FormatArg};
-use crate::{progress, quantity};
+use crate::progress;
 use anyhow::{Context, bail};
 use dwell_knobs::lines::{self, Lines};
 use dwell_machine::Sysroot;
 use dwell_machine::load::SHARED_CORE;
 use dwell_policy::Layer;
-use dwell_replay::advice::{Advice, Goal, Origin, Worth};
+use dwell_replay::advice::{Advice, Origin};
 use dwell_replay::check::SelfCheck;
 use dwell_replay::tune::{Task, tune};
 use dwell_replay::{RecordingSource, Source, grid};
 use dwell_report::ratio;
+pub(crate) use goal::GoalArgs;
 use serde::Serialize;
 use show::{cores, front_table, front_words, table};
 pub(crate) use show::{ending, opening};
@@ -63,48 +66,17 @@ pub(crate) struct Args {
     /// show, and whether interrupts wait for the work before them. How well its work is predicted from FILE is printed.
     #[arg(long, value_name = "FILE", requires = "file")]
     also: Option<PathBuf>,
+    /// The host's recording of the same time: one advice for the guest and its host
+    ///
+    /// By `dwell record host`, while `dwell record guest` wrote FILE in the guest. The layer is then guest+host. All pairs of
+    /// maxima of both are tried, and then what is near the best.
+    #[arg(long, value_name = "FILE", requires = "file", conflicts_with_all = ["also", "front", "plan", "qmp"])]
+    host: Option<PathBuf>,
     /// Exit with 1 if the advice is to leave the present setting as it is
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
     format: FormatArg,
-}
-
-/// The goal of the search; without any, the least cost.
-#[derive(Debug, clap::Args)]
-pub(crate) struct GoalArgs {
-    /// Goal: fewest halts with at most this much polling CPU, such as 2%
-    ///
-    /// A share of one CPU, from 0 to 1 (100%). 0 allows no polling at all.
-    #[arg(long, value_name = "SHARE", value_parser = quantity::share, conflicts_with = "max_halts_per_s")]
-    max_cpu: Option<f64>,
-    /// Goal: least polling CPU with at most this many halts per second
-    ///
-    /// From 0; 0 allows no halt at all.
-    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
-    max_halts_per_s: Option<f64>,
-    /// Smallest gain that is worth a change, as a share of one CPU, such as 0.5% or 0.005
-    ///
-    /// From 0 to 1 (100%), for all idlers together. A smaller gain is not recommended, however certain it is, nor is
-    /// a gain below 1 % of what the present setting costs. With 0, only the second limit applies.
-    #[arg(long, value_name = "SHARE", value_parser = quantity::share, default_value = "0.5%")]
-    min_gain: f64,
-    #[command(flatten)]
-    check: CheckArgs,
-}
-
-impl GoalArgs {
-    pub(crate) fn goal(&self) -> Goal {
-        match (self.max_cpu, self.max_halts_per_s) {
-            (Some(share), _) => Goal::MaxCpu(share),
-            (_, Some(rate)) => Goal::MaxHaltsPerSecond(rate),
-            _ => Goal::LeastCost,
-        }
-    }
-
-    pub(crate) fn worth(&self) -> Worth {
-        Worth { cpu_share: self.min_gain, ..Worth::default() }
-    }
 }
 
 /// The advice on a recording, as it is printed.
@@ -133,13 +105,20 @@ pub(crate) struct Tuned {
     lines: Vec<Lines>,
 }
 
-pub(crate) fn run(args: Args) -> Outcome {
+pub(crate) fn run(mut args: Args) -> Outcome {
     // Before anything is recorded.
     args.plan.check(args.input.file().into_iter().chain(&args.also))?;
-    args.model.layer.map(one_layer).transpose()?;
+    match &args.host {
+        Some(_) => args.model.above_host()?,
+        None => drop(args.model.layer.map(one_layer).transpose()?),
+    }
     let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {
         args.plan.refuse_bundled()?;
+    }
+    if let Some(host) = &args.host {
+        let answer = both::run(file, reader, host, &args.model, &args.goal, args.format.format)?;
+        return Ok(if args.exit_code { answer } else { Answer::Yes });
     }
     args.plan.refuse_other_machine(reader.metadata())?;
     let mut model = Model::of(&args.model, &reader)?;
@@ -190,7 +169,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 pub(crate) fn one_layer(whose: Whose) -> anyhow::Result<Layer> {
     match whose {
         Whose::One(layer) => Ok(layer),
-        Whose::Stacked => bail!("cannot tune two layers at once; give --layer host, guest or iothread"),
+        Whose::Stacked => bail!("advice on two layers needs both recordings: dwell tune GUEST --host HOST"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! From causes to advice: the setting at which a unit of work costs least.
+//! From causes to advice: the setting at which a unit of work costs least, of one layer or of a guest and its host together.
 //!
 //! Settings are searched on the first half of the recording, coarse to fine: a part of the grid on its first segments, the
 //! best of it on the whole half, then what is near the best. On the second half the choice is judged. It is advised only
@@ -7,13 +7,12 @@
 
 use super::Outcome;
 use super::predict::{Judged, Predictor, Range, Work};
+use super::space::{Near, beside, coarse, references};
 use crate::advice::{Conclusion, Gain, Goal, Worth};
-use crate::grid;
 use crate::priced::{Priced, Pricing, Values, WakeupLatency};
 use crate::rule::{Rule, RuleError};
 use crate::tune::{Decided, Limit, Valuation, nearest};
 use dwell_policy::Nanos;
-use dwell_policy::param::{Setting, Unit};
 use dwell_stats::Interval;
 use serde::Serialize;
 
@@ -22,17 +21,14 @@ const COARSE_SEGMENTS: usize = 1 << 14;
 /// So many of it are replayed on the whole half, and so many of those have their neighbours tried.
 const FINALISTS: usize = 32;
 const CENTRES: usize = 3;
-/// The maxima that are printed beside the advice \[us\].
-const MAXIMA_US: [i64; 8] = [10, 20, 50, 100, 200, 500, 1_000, 2_000];
-
 /// How often [`Task::progress`] is called.
 pub const STEPS: u64 = 5;
 
 /// What is to be tuned.
 pub struct Task<'a> {
     pub predictor: &'a Predictor,
-    /// The setting in force.
-    pub present: Setting,
+    /// The setting in force: of a layer, or of a guest and its host.
+    pub present: Rule,
     pub goal: Goal,
     /// What one halt and wakeup costs in CPU time.
     pub halt_cost: Nanos,
@@ -59,7 +55,7 @@ pub struct AdviceByWork {
     pub priced: [Priced; 2],
     /// The setting that was chosen, whether it is recommended or rejected.
     #[serde(skip)]
-    pub chosen: Option<Setting>,
+    pub chosen: Option<Rule>,
 }
 
 /// A setting by the work done under it.
@@ -79,8 +75,8 @@ impl RowByWork {
 
 impl AdviceByWork {
     /// The row of a setting.
-    pub fn row(&self, setting: &Setting) -> Option<&RowByWork> {
-        let values = Values::from(setting);
+    pub fn row(&self, rule: &Rule) -> Option<&RowByWork> {
+        let values = Values::from(rule);
         self.settings.iter().find(|row| row.setting == values)
     }
 
@@ -91,14 +87,14 @@ impl AdviceByWork {
     pub fn compare(
         &mut self,
         predictor: &Predictor,
-        present: Setting,
-        setting: Setting,
+        present: Rule,
+        rule: Rule,
         halt_cost: Nanos,
     ) -> Result<&RowByWork, RuleError> {
-        let values = Values::from(&setting);
+        let values = Values::from(&rule);
         let row = self.settings.iter().position(|row| row.setting == values).unwrap_or(self.settings.len());
         if row == self.settings.len() {
-            let both = [("", Rule::Layer(present)), ("by idle times", Rule::Layer(setting))];
+            let both = [("", present), ("by idle times", rule)];
             let both = rows(predictor, &both, halt_cost)?;
             self.settings.extend(both.into_iter().skip(1));
         }
@@ -107,8 +103,20 @@ impl AdviceByWork {
 
     /// For the search with the idle times as recorded.
     pub fn decided(&self) -> Decided {
-        Decided { verdict: self.verdict, chosen: self.chosen, gain: self.gain }
+        let of_layer = |rule| if let Rule::Layer(setting) = rule { Some(setting) } else { None };
+        Decided { verdict: self.verdict, chosen: self.chosen.and_then(of_layer), gain: self.gain }
     }
+}
+
+/// Without those that come again.
+pub fn distinct(rules: impl IntoIterator<Item = (&'static str, Rule)>) -> Vec<(&'static str, Rule)> {
+    let mut all: Vec<(&'static str, Rule)> = vec![];
+    for (role, rule) in rules {
+        if all.iter().all(|(_, other)| *other != rule) {
+            all.push((role, rule));
+        }
+    }
+    all
 }
 
 /// Rules with their roles, in what is for judging; the first is the one that was in force.
@@ -135,44 +143,35 @@ pub fn advise(task: &Task<'_>) -> Result<AdviceByWork, RuleError> {
     let value = Valuation { goal: task.goal, halt_cost: task.halt_cost };
     let mut search = Search { task, value, tried: vec![], fitted: vec![] };
     let best = search.run()?;
-    let (layer, version) = (task.present.layer(), task.present.version());
-    let default = Setting::defaults(layer, version);
-    let never = with_maximum(task.present, 0);
-    let better = search.best_of(&[default, never]);
-    let mut rows: Vec<(&'static str, Setting)> = vec![];
-    let mut add = |role: &'static str, setting: Setting| {
-        if rows.iter().all(|(_, other)| *other != setting) {
-            rows.push((role, setting));
-        }
-    };
-    add("present", task.present);
-    best.into_iter().chain(better).for_each(|setting| add("candidate", setting));
-    add("default", default);
-    add("never", never);
-    MAXIMA_US.into_iter().for_each(|us| add("", with_maximum(task.present, us * 1_000)));
-    let rules: Vec<Rule> = rows.iter().map(|(_, setting)| Rule::Layer(*setting)).collect();
+    let references = references(&task.present);
+    let better = search.best_of(&references.iter().map(|(_, rule)| *rule).collect::<Vec<_>>());
+    let candidates = best.into_iter().chain(better);
+    let mut rows = vec![("present", task.present)];
+    rows.extend(candidates.clone().map(|rule| ("candidate", rule)));
+    rows.extend(references.iter().copied());
+    rows.extend(beside(&task.present).into_iter().map(|rule| ("", rule)));
+    let rows = distinct(rows);
+    let rules: Vec<Rule> = rows.iter().map(|(_, rule)| *rule).collect();
     let judged = task.predictor.judge(&rules)?;
     (task.progress)();
 
-    let at = |setting: Setting| rows.iter().position(|(_, other)| *other == setting);
-    let references = [at(default), at(never)];
-    let judge = Judge { task, judged: &judged, value, references };
-    let candidates: Vec<usize> = best.into_iter().chain(better).filter_map(at).collect();
+    let at = |rule: Rule| rules.iter().position(|other| *other == rule);
+    let compared = references.iter().filter_map(|(_, rule)| at(*rule)).collect();
+    let judge = Judge { task, judged: &judged, value, references: compared };
     let verdicts: Vec<(usize, Conclusion)> =
-        candidates.iter().map(|&row| (row, judge.verdict(row))).collect();
+        candidates.filter_map(at).map(|row| (row, judge.verdict(row))).collect();
     let found = verdicts.iter().find(|(_, verdict)| verdict.is_change()).or_else(|| verdicts.first());
     let (chosen, verdict) =
         found.map_or((None, Conclusion::Unattainable), |&(row, verdict)| (Some(row), verdict));
-    let work = rows.iter().enumerate().map(|(number, (role, setting))| {
-        let role = match (role, verdict) {
+    let work = rules.iter().enumerate().map(|(number, rule)| {
+        let reference = references.iter().find(|(_, other)| other == rule);
+        let role = match verdict {
             _ if number == 0 => "present",
-            (_, Conclusion::Change) if chosen == Some(number) => "recommended",
+            Conclusion::Change if chosen == Some(number) => "recommended",
             _ if chosen == Some(number) => "rejected",
-            _ if *setting == default => "default",
-            _ if *setting == never => "never",
-            _ => "",
+            _ => reference.map_or("", |(role, _)| role),
         };
-        RowByWork::of(&judged, number, role, &rules[number], task.halt_cost)
+        RowByWork::of(&judged, number, role, rule, task.halt_cost)
     });
     Ok(AdviceByWork {
         verdict,
@@ -180,22 +179,8 @@ pub fn advise(task: &Task<'_>) -> Result<AdviceByWork, RuleError> {
         gain: chosen.filter(|&row| row > 0).map(|row| judge.gain(row)),
         settings: work.collect(),
         priced: [0, chosen.unwrap_or(0)].map(|row| price(task, &judged.outcome(row))),
-        chosen: chosen.map(|row| rows[row].1),
+        chosen: chosen.map(|row| rules[row]),
     })
-}
-
-/// The present setting with another maximum \[ns\].
-pub fn with_maximum(present: Setting, ns: i64) -> Setting {
-    let mut setting = present;
-    if let Some((param, _)) = present.iter().next() {
-        let _ = setting.set(param.name, ns);
-    }
-    setting
-}
-
-/// The maximum of a rule \[ns\]: the first parameter of each layer.
-pub fn maximum(setting: &Setting) -> i64 {
-    setting.iter().next().map_or(0, |(_, ns)| ns)
 }
 
 fn price(task: &Task<'_>, outcome: &Outcome) -> Priced {
@@ -212,37 +197,30 @@ fn price(task: &Task<'_>, outcome: &Outcome) -> Priced {
 struct Search<'a> {
     task: &'a Task<'a>,
     value: Valuation,
-    tried: Vec<Setting>,
-    fitted: Vec<(Setting, Outcome)>,
+    tried: Vec<Rule>,
+    fitted: Vec<(Rule, Outcome)>,
 }
 
 impl Search<'_> {
-    fn run(&mut self) -> Result<Option<Setting>, RuleError> {
-        let (layer, version) = (self.task.present.layer(), self.task.present.version());
-        let mut coarse = grid::coarse(layer, version);
+    fn run(&mut self) -> Result<Option<Rule>, RuleError> {
+        let mut coarse = coarse(&self.task.present);
         coarse.push(self.task.present);
         let mut begun = self.replayed(&coarse, COARSE_SEGMENTS)?;
         begun.sort_by(|a, b| self.value_of(&a.1).total_cmp(&self.value_of(&b.1)));
         (self.task.progress)();
         // Those that a recommendation is compared with take part in any case.
-        let mut whole: Vec<Setting> = begun.into_iter().take(FINALISTS).map(|(setting, _)| setting).collect();
-        whole.extend([
-            self.task.present,
-            Setting::defaults(layer, version),
-            with_maximum(self.task.present, 0),
-        ]);
+        let mut whole: Vec<Rule> = begun.into_iter().take(FINALISTS).map(|(rule, _)| rule).collect();
+        whole.push(self.task.present);
+        whole.extend(references(&self.task.present).into_iter().map(|(_, rule)| rule));
         self.fit(&whole)?;
         (self.task.progress)();
-        let all = grid::settings(layer, version);
-        for near in [near_in_time, near_in_factors] {
-            let centres: Vec<Setting> = self.best().into_iter().take(CENTRES).collect();
-            let is_near = |setting: &&Setting| centres.iter().any(|centre| near(centre, setting));
-            let neighbours: Vec<Setting> = all.iter().filter(is_near).copied().collect();
-            self.fit(&neighbours)?;
+        for near in [Near::Times, Near::Factors] {
+            let centres: Vec<Rule> = self.best().into_iter().take(CENTRES).collect();
+            self.fit(&near.to(&centres))?;
             (self.task.progress)();
         }
-        let settings: Vec<Setting> = self.fitted.iter().map(|(setting, _)| *setting).collect();
-        Ok(self.best_of(&settings))
+        let rules: Vec<Rule> = self.fitted.iter().map(|(rule, _)| *rule).collect();
+        Ok(self.best_of(&rules))
     }
 
     fn value_of(&self, outcome: &Outcome) -> f64 {
@@ -250,20 +228,18 @@ impl Search<'_> {
         if is_met { outcome.per_work(self.value.of(&outcome.counts)) } else { f64::INFINITY }
     }
 
-    fn replayed(&mut self, settings: &[Setting], most: usize) -> Result<Vec<(Setting, Outcome)>, RuleError> {
-        let new: Vec<Setting> =
-            settings.iter().filter(|setting| !self.tried.contains(setting)).copied().collect();
+    fn replayed(&mut self, rules: &[Rule], most: usize) -> Result<Vec<(Rule, Outcome)>, RuleError> {
+        let new: Vec<Rule> = rules.iter().filter(|rule| !self.tried.contains(rule)).copied().collect();
         self.tried.extend(&new);
-        let rules: Vec<Rule> = settings.iter().copied().map(Rule::Layer).collect();
-        Ok(settings.iter().copied().zip(self.task.predictor.fit(&rules, most)?).collect())
+        Ok(rules.iter().copied().zip(self.task.predictor.fit(rules, most)?).collect())
     }
 
     /// Replays those that were not replayed on the whole half.
-    fn fit(&mut self, settings: &[Setting]) -> Result<(), RuleError> {
-        let mut new: Vec<Setting> = vec![];
-        for setting in settings {
-            if self.fitted.iter().all(|(other, _)| other != setting) && !new.contains(setting) {
-                new.push(*setting);
+    fn fit(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
+        let mut new: Vec<Rule> = vec![];
+        for rule in rules {
+            if self.fitted.iter().all(|(other, _)| other != rule) && !new.contains(rule) {
+                new.push(*rule);
             }
         }
         let outcomes = self.replayed(&new, usize::MAX)?;
@@ -272,31 +248,19 @@ impl Search<'_> {
     }
 
     /// All, the best first.
-    fn best(&self) -> Vec<Setting> {
-        let mut all: Vec<(f64, Setting)> =
-            self.fitted.iter().map(|(setting, outcome)| (self.value_of(outcome), *setting)).collect();
+    fn best(&self) -> Vec<Rule> {
+        let mut all: Vec<(f64, Rule)> =
+            self.fitted.iter().map(|(rule, outcome)| (self.value_of(outcome), *rule)).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
-        all.into_iter().map(|(_, setting)| setting).collect()
+        all.into_iter().map(|(_, rule)| rule).collect()
     }
 
     /// The best of some that were replayed; of equals the one nearest to the present setting. `None` if none is within the limit.
-    fn best_of(&self, settings: &[Setting]) -> Option<Setting> {
-        let within = self.fitted.iter().filter(|(setting, _)| settings.contains(setting));
-        let valued = within.map(|(setting, outcome)| (*setting, self.value_of(outcome)));
-        nearest(&self.task.present, valued.filter(|of| of.1.is_finite()).collect())
+    fn best_of(&self, rules: &[Rule]) -> Option<Rule> {
+        let within = self.fitted.iter().filter(|(rule, _)| rules.contains(rule));
+        let valued = within.map(|(rule, outcome)| (*rule, self.value_of(outcome)));
+        nearest(valued.filter(|of| of.1.is_finite()).collect(), |rule| rule.changes(&self.task.present))
     }
-}
-
-/// The same factors, and times that differ by at most a factor of 2.
-fn near_in_time(centre: &Setting, other: &Setting) -> bool {
-    centre.iter().zip(other.iter()).all(|((param, a), (_, b))| {
-        if param.unit == Unit::Nanoseconds { a <= 2 * b && b <= 2 * a } else { a == b }
-    })
-}
-
-/// The same times.
-fn near_in_factors(centre: &Setting, other: &Setting) -> bool {
-    centre.iter().zip(other.iter()).all(|((param, a), (_, b))| param.unit != Unit::Nanoseconds || a == b)
 }
 
 /// Candidates against what they have to be better than.
@@ -304,8 +268,8 @@ struct Judge<'a> {
     task: &'a Task<'a>,
     judged: &'a Judged,
     value: Valuation,
-    /// The default and *never*.
-    references: [Option<usize>; 2],
+    /// What a recommendation has to be better than, too.
+    references: Vec<usize>,
 }
 
 impl Judge<'_> {
@@ -337,9 +301,8 @@ impl Judge<'_> {
         if rule == 0 {
             return Conclusion::AlreadyBest;
         }
-        let mut others =
-            self.references.into_iter().flatten().filter(|other| *other != rule && self.meets(*other));
-        let is_best = || !others.any(|other| self.over(rule, other).high > 1.0);
+        let mut others = self.references.iter().filter(|other| **other != rule && self.meets(**other));
+        let is_best = || !others.any(|other| self.over(rule, *other).high > 1.0);
         let meets = [0, rule].map(|rule| self.meets(rule));
         Conclusion::of(meets, &self.gain(rule), is_best, self.task.worth_a_change)
     }

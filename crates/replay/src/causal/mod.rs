@@ -22,14 +22,16 @@ mod idling;
 mod predict;
 mod program;
 mod queue;
+mod space;
 #[cfg(test)]
 mod tests;
 
-pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, maximum, rows, with_maximum};
+pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, distinct, rows};
 pub use constants::{Constants, External};
 pub use estimates::{Calibrated, Estimate, Estimates};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
 pub use program::Program;
+pub use space::{maximum, references, with_maximum};
 
 use crate::counts::Counts;
 use crate::rule::{Player, Rule, RuleError};

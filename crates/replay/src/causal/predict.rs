@@ -147,19 +147,21 @@ fn program_of_task(name: &str) -> &str {
 
 impl Predictor {
     /// Prepares a recording that was made under `present`, its first half for choosing and its second for judging. `None`
-    /// where it has too little work in it. Of the other recording it takes the constants that this one does not show, the
-    /// kind of external causes that predicts its work better, and the error of that prediction where that is larger than the
-    /// model's.
+    /// where it has too little work in it. Of a guest whose host was recorded with it, `by_host` has for each segment whether
+    /// the host polled through the halt before it, where it saw one ([`host_polls`](crate::alignment::host_polls())).
+    /// Of the other recording it takes the constants that this one does not show, the kind of external causes that predicts its
+    /// work better, and the error of that prediction where that is larger than the model's.
     ///
     /// # Errors
     /// [`RuleError`] for versions and layers that cannot be replayed.
     pub fn new(
         segments: &Segments,
         present: &Rule,
+        by_host: &[Option<bool>],
         known: Calibrated,
         other: Option<&Other<'_>>,
     ) -> Result<Option<Predictor>, RuleError> {
-        Predictor::judging_from(segments.rows.len() / 2, segments, present, &[], known, other)
+        Predictor::judging_from(segments.rows.len() / 2, segments, present, by_host, known, other)
     }
 
     /// The same with all of it for judging, of settings that are not chosen by it.
@@ -167,19 +169,6 @@ impl Predictor {
     /// # Errors
     /// As there.
     pub fn of_all(
-        segments: &Segments,
-        present: &Rule,
-        known: Calibrated,
-    ) -> Result<Option<Predictor>, RuleError> {
-        Predictor::judging_from(0, segments, present, &[], known, None)
-    }
-
-    /// The same of a guest and its host that were recorded together: `by_host` has for each segment whether the host polled
-    /// through the halt before it, where it saw one ([`host_polls`](crate::alignment::host_polls())).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn of_guest_above_host(
         segments: &Segments,
         present: &Rule,
         by_host: &[Option<bool>],

@@ -585,7 +585,8 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     let program = Program::without(&ping_pong(5_000, 1_800, 500), External::Relative, constants, &[]);
     let truth = |rule: &Rule| program.replay(rule, Windows::Zero).unwrap().work_per_s().unwrap();
     let (polls, halts) = (truth(&Rule::ALWAYS), truth(&Rule::NEVER));
-    let predictor = Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, Calibrated::default(), None);
+    let predictor =
+        Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, &[], Calibrated::default(), None);
     let predictor = predictor.unwrap().unwrap();
     let Estimates { after_poll, after_halt, .. } = predictor.estimates;
     assert_eq!((after_poll.ns, after_poll.low_ns, after_poll.high_ns), (1_800, 1_800, 1_800));
@@ -602,7 +603,7 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // waker of a ping-pong has nothing else to do.
     let known = Calibrated { after_halt: Some(Nanos(constants.after_halt)), ipi: Some(Nanos(constants.ipi)) };
     let calibrated =
-        Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, known, None).unwrap().unwrap();
+        Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, &[], known, None).unwrap().unwrap();
     let Estimates { ipi, longer_segment, .. } = calibrated.estimates;
     assert_eq!((ipi.ns, ipi.low_ns, ipi.high_ns, ipi.seen), (7_000, 3_500, 14_000, 0));
     assert!(ipi.calibrated && !longer_segment.calibrated);
@@ -632,8 +633,9 @@ fn another_recording_tells_what_one_setting_cannot() {
     };
     let (never, always) = (recorded(&Rule::NEVER), recorded(&Rule::ALWAYS));
     let other = Other { segments: &always, under: Rule::ALWAYS };
-    let alone = Predictor::new(&never, &Rule::NEVER, Calibrated::default(), None).unwrap().unwrap();
-    let both = Predictor::new(&never, &Rule::NEVER, Calibrated::default(), Some(&other)).unwrap().unwrap();
+    let alone = Predictor::new(&never, &Rule::NEVER, &[], Calibrated::default(), None).unwrap().unwrap();
+    let both =
+        Predictor::new(&never, &Rule::NEVER, &[], Calibrated::default(), Some(&other)).unwrap().unwrap();
     let Estimates { after_poll, ipi, longer_segment, .. } = both.estimates;
     assert_eq!([after_poll, ipi, longer_segment].map(|of| of.seen > 500), [true; 3], "{:?}", both.estimates);
     assert_eq!(after_poll.ns, constants.after_poll);
@@ -679,7 +681,8 @@ fn a_segment_that_follows_another_has_no_wakeup_latency() {
             *waker = shifted(*waker);
         }
     }
-    let predictor = Predictor::new(&recorded, &Rule::NEVER, Calibrated::default(), None).unwrap().unwrap();
+    let predictor =
+        Predictor::new(&recorded, &Rule::NEVER, &[], Calibrated::default(), None).unwrap().unwrap();
     let late = predictor.estimates.after_poll;
     assert!((800..900).contains(&late.seen) && late.low_ns == 20_000, "{late:?}");
 }
@@ -691,7 +694,7 @@ fn a_seldom_halt_is_no_estimate_of_many() {
     recorded.rows.iter_mut().enumerate().for_each(|(place, row)| row.halted = Some(place % 31 == 0));
     let after_halt = |known: Option<u64>| {
         let known = Calibrated { after_halt: known.map(Nanos), ipi: None };
-        let predictor = Predictor::new(&recorded, &haltpoll(200_000), known, None).unwrap().unwrap();
+        let predictor = Predictor::new(&recorded, &haltpoll(200_000), &[], known, None).unwrap().unwrap();
         let found = predictor.estimates.after_halt;
         ([found.ns, found.low_ns, found.high_ns], found.seen > 0, found.calibrated)
     };
@@ -705,11 +708,11 @@ fn a_load_that_waits_for_itself_is_advised_to_poll() {
     let advised = |present: Rule, latency_ns: u64, halted: bool| {
         let mut recorded = ping_pong(5_000, latency_ns, 1_500);
         recorded.rows.iter_mut().for_each(|row| row.halted = Some(halted));
-        let Rule::Layer(setting) = present else { unreachable!() };
-        let predictor = Predictor::new(&recorded, &present, Calibrated::default(), None).unwrap().unwrap();
+        let predictor =
+            Predictor::new(&recorded, &present, &[], Calibrated::default(), None).unwrap().unwrap();
         let task = Task {
             predictor: &predictor,
-            present: setting,
+            present,
             goal: crate::advice::Goal::LeastCost,
             halt_cost: Nanos(20_000),
             wakeup_latency: &crate::WakeupLatency::constant(Nanos(20_000)),
@@ -717,8 +720,8 @@ fn a_load_that_waits_for_itself_is_advised_to_poll() {
             progress: &|| (),
         };
         let advice = advise(&task).unwrap();
-        let figures = |setting: &Setting| advice.row(setting).unwrap().work;
-        (advice.verdict, advice.chosen.map(|chosen| figures(&chosen)), figures(&setting))
+        let figures = |rule: &Rule| advice.row(rule).unwrap().work;
+        (advice.verdict, advice.chosen.map(|chosen| figures(&chosen)), figures(&present))
     };
     let (verdict, chosen, present) = advised(haltpoll(0), 20_000, true);
     let chosen = chosen.unwrap();

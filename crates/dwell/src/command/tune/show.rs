@@ -171,12 +171,17 @@ pub(super) fn front_words(advice: &Advice) -> String {
 
 /// Settings by work, the lines that set the advised values, and the notes, as text.
 pub(crate) fn ending(tuned: &Tuned) -> String {
-    let mut text = tuned.work.as_ref().map_or_else(String::new, ByWork::words);
-    for Lines { about, lines } in &tuned.lines {
+    let work = tuned.work.as_ref().map_or_else(String::new, ByWork::words);
+    work + &below(&tuned.lines, &tuned.notes[usize::from(tuned.begins_with_source)..])
+}
+
+/// The lines that set the advised values, and the notes.
+pub(super) fn below(lines: &[Lines], notes: &[String]) -> String {
+    let mut text = String::new();
+    for Lines { about, lines } in lines {
         text += &format!("\n# {about}\n{}\n", lines.join("\n"));
     }
-    let rest = tuned.notes.iter().skip(usize::from(tuned.begins_with_source));
-    for (number, note) in rest.enumerate() {
+    for (number, note) in notes.iter().enumerate() {
         let before = if number == 0 { "\n" } else { "" };
         text += &format!("{before}{}", output::wrapped(&format!("note: {note}")));
     }

@@ -1,10 +1,11 @@
 //! What a setting does to the work, of recordings that have what woke the tasks.
 
 use super::other::{self, OtherByWork};
+use crate::by_work::host::{Above, Host, Seen, TOO_LITTLE};
 use crate::by_work::{self, Basis, between};
 use crate::model::Model;
 use crate::progress;
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use dwell_knobs::plan::{Effect, Plan};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
@@ -26,10 +27,13 @@ pub(crate) struct ByWork {
     /// The setting of the other recording, and its work over that of this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     other: Option<OtherByWork>,
+    /// What the host's recording has of the guest's halts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Seen>,
     #[serde(flatten)]
     advice: causal::AdviceByWork,
     #[serde(skip)]
-    present: Setting,
+    present: Rule,
     #[serde(skip)]
     goal: Goal,
     #[serde(skip)]
@@ -67,8 +71,8 @@ impl ByWork {
             .transpose()?;
         let other =
             another.as_ref().map(|(_, (segments, setting))| Other { segments, under: Rule::Layer(*setting) });
-        let predictor = Predictor::new(&segments, &Rule::Layer(present), model.calibrated(), other.as_ref())?;
-        let Some(predictor) = predictor else {
+        let (under, known) = (Rule::Layer(present), model.calibrated());
+        let Some(predictor) = Predictor::new(&segments, &under, &[], known, other.as_ref())? else {
             ensure!(also.is_none(), "--also has no effect: too little work was recorded for a prediction");
             return Ok(None);
         };
@@ -77,6 +81,35 @@ impl ByWork {
             setting: Values::from(setting).differing_from(&Values::from(&present)),
             work: predictor.other,
         });
+        let basis = Basis::of(&segments, &predictor, present.layer() != Layer::Iothread);
+        let work = ByWork::advised(basis, predictor, under, model, goal, worth_a_change)?;
+        Ok(Some(ByWork { other, ..work }))
+    }
+
+    /// Of a guest and its host that were recorded together.
+    pub(super) fn of_both(
+        host: &Host,
+        guest: &Reader,
+        model: &Model,
+        goal: Goal,
+        worth_a_change: Worth,
+    ) -> anyhow::Result<ByWork> {
+        let Above { segments, seen, present } = host.above(guest, model)?;
+        let predictor = Predictor::new(&segments, &present, &seen.by_host, model.calibrated(), None)?;
+        let predictor = predictor.context(TOO_LITTLE)?;
+        let basis = Basis::of(&segments, &predictor, false);
+        let work = ByWork::advised(basis, predictor, present, model, goal, worth_a_change)?;
+        Ok(ByWork { host: Some(seen), ..work })
+    }
+
+    fn advised(
+        basis: Basis,
+        predictor: Predictor,
+        present: Rule,
+        model: &Model,
+        goal: Goal,
+        worth_a_change: Worth,
+    ) -> anyhow::Result<ByWork> {
         let bar = progress::steps(causal::STEPS, "replaying causes");
         let advice = causal::advise(&Task {
             predictor: &predictor,
@@ -88,14 +121,7 @@ impl ByWork {
             progress: &|| bar.inc(1),
         });
         bar.finish_and_clear();
-        Ok(Some(ByWork {
-            basis: Basis::of(&segments, &predictor, present.layer() != Layer::Iothread),
-            other,
-            advice: advice?,
-            present,
-            goal,
-            predictor,
-        }))
+        Ok(ByWork { basis, other: None, host: None, advice: advice?, present, goal, predictor })
     }
 
     /// As [`Advice::gives_way`](dwell_replay::advice::Advice::gives_way), where that has refused the setting.
@@ -113,20 +139,18 @@ impl ByWork {
 
     /// The advice as a sentence, and why it is not what idle times as recorded would advise.
     pub(super) fn advice(&mut self, by_idle_times: Option<Setting>, model: &Model) -> anyhow::Result<String> {
-        let recommended = self.advice.chosen.filter(|_| self.advice.verdict.is_change());
+        let (by_idle_times, recommended) = (by_idle_times.map(Rule::Layer), self.recommended());
         let words = self.sentence();
         if by_idle_times == recommended {
             return Ok(words);
         }
-        let differing =
-            |setting: Setting| Values::from(&setting).differing_from(&Values::from(&self.present));
         let would =
-            by_idle_times.map_or("leave it".to_owned(), |setting| format!("set {}", differing(setting)));
-        let (name, setting) = match (by_idle_times, recommended) {
-            (Some(setting), _) => ("that setting", setting),
+            by_idle_times.map_or("leave it".to_owned(), |rule| format!("set {}", self.differing(&rule)));
+        let (name, rule) = match (by_idle_times, recommended) {
+            (Some(rule), _) => ("that setting", rule),
             (None, other) => ("the setting by work", other.unwrap_or(self.present)),
         };
-        let row = self.advice.compare(&self.predictor, self.present, setting, model.halt_cost)?;
+        let row = self.advice.compare(&self.predictor, self.present, rule, model.halt_cost)?;
         Ok(format!(
             "{words}. With the idle times as recorded the advice would be: {would}. They would not stay as recorded: under \
              {name} the load does {} ({}) times the work a second, at {} ({}) a unit",
@@ -137,9 +161,24 @@ impl ByWork {
         ))
     }
 
-    fn sentence(&self) -> String {
+    /// What is to be set in place of the setting in force.
+    pub(super) fn recommended(&self) -> Option<Rule> {
+        self.advice.chosen.filter(|_| self.advice.verdict.is_change())
+    }
+
+    pub(super) fn present(&self) -> Rule {
+        self.present
+    }
+
+    /// The parameters that differ from those in force.
+    fn differing(&self, rule: &Rule) -> Values {
+        Values::from(rule).differing_from(&Values::from(&self.present))
+    }
+
+    /// The advice as a sentence.
+    pub(super) fn sentence(&self) -> String {
         let chosen = self.advice.chosen.unwrap_or(self.present);
-        let differing = Values::from(&chosen).differing_from(&Values::from(&self.present));
+        let differing = self.differing(&chosen);
         let unit = match self.goal.figure() {
             Figure::Cost => "cost",
             figure => figure.words(),
@@ -201,7 +240,8 @@ impl ByWork {
             "{} settings were tried on the first half; figures are of the second.",
             count(self.advice.settings_tried as u128)
         );
+        let host = self.host.as_ref().map_or_else(String::new, Seen::words);
         let other = self.other.as_ref().map_or_else(String::new, OtherByWork::words);
-        self.basis.words(&tried, &other, &self.advice.settings)
+        self.basis.words(&(tried + &host), &other, &self.advice.settings)
     }
 }

@@ -182,12 +182,22 @@ fn guest_and_host(inputs: &Inputs) -> ([String; 2], [u64; 2]) {
         (metadata.clock, metadata.idle_includes) = (Clock::Monotonic, IdleIncludes::Wake);
         metadata.kernel = Some("6.18.0".to_owned());
         metadata.other.insert(REALTIME_OFFSET.to_owned(), offset_ns.into());
-        let maximum =
-            if layer == Layer::Guest { ("guest_halt_poll_ns", 0) } else { ("halt_poll_ns", 100_000) };
+        // The host's window keeps its length once it has grown.
+        let values = match layer {
+            Layer::Guest => vec![("guest_halt_poll_ns", 0)],
+            _ => vec![
+                ("halt_poll_ns", 100_000),
+                ("halt_poll_ns_grow_start", 100_000),
+                ("halt_poll_ns_shrink", 1),
+            ],
+        };
         metadata.settings.push(SettingsChange {
             at_ns: None,
             owner: layer.into(),
-            values: [(maximum.0.to_owned(), SettingValue::Number(maximum.1))].into(),
+            values: values
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), SettingValue::Number(value)))
+                .collect(),
         });
         metadata
     };
@@ -238,12 +248,15 @@ fn guest_and_host(inputs: &Inputs) -> ([String; 2], [u64; 2]) {
 fn a_guest_and_its_host_are_replayed_by_work_together() {
     let inputs = Inputs::new();
     let ([guest, host], [halts, polled]) = guest_and_host(&inputs);
-    let options = ["--layer", "guest+host", "--host", &host, "--halt-cost", "20us", "--format"];
-    let replay = |format: &str| done(&[&["replay", &guest][..], &options, &[format]].concat());
+    let options = ["--host", &host, "--halt-cost", "20us", "--format"];
+    let run = |command: &str, format: &str| done(&[&[command, &guest][..], &options, &[format]].concat());
+    let replay = |format: &str| run("replay", format);
     let json: serde_json::Value = serde_json::from_slice(&replay("json")).unwrap();
     let work = &json["work"];
     let [seen, through] = ["seen", "polled"].map(|name| work["host"][name].as_u64().unwrap());
     assert!(halts - seen <= 2 && polled - through <= 2 && through > halts / 4, "{halts} {polled}: {work:#}");
+    let by_rule = work["host"]["polled_by_rule"].as_u64().unwrap();
+    assert!(by_rule.abs_diff(through) <= through / 50, "{by_rule} {through}");
     let shift_ns = work["host"]["alignment"]["shift_least_ns"].as_i64().unwrap();
     assert!((shift_ns - 7_000_000_000).abs() < 10_000, "{shift_ns}");
     for (name, ns) in ["after_host_poll", "after_halt"].into_iter().zip(LATENCIES_NS) {
@@ -266,8 +279,30 @@ fn a_guest_and_its_host_are_replayed_by_work_together() {
         assert!(!output.status.success(), "{args:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let wrong = failed(&["replay", &guest, "--layer", "guest+host", "--host", &guest]);
-    assert!(wrong.contains("is of the layer guest, not host"), "{wrong}");
-    let alone = failed(&["replay", &guest, "--host", &host]);
-    assert!(alone.contains("--host needs --layer guest+host"), "{alone}");
+    for command in ["replay", "tune"] {
+        let wrong = failed(&[command, &guest, "--layer", "guest+host", "--host", &guest]);
+        assert!(wrong.contains("is of the layer guest, not host"), "{wrong}");
+        let one = failed(&[command, &guest, "--layer", "guest", "--host", &host]);
+        assert!(one.contains("--host is for --layer guest+host, not guest"), "{one}");
+    }
+
+    // One advice for both: all pairs were tried, and the best polls where a wakeup comes soon.
+    let json: serde_json::Value = serde_json::from_slice(&run("tune", "json")).unwrap();
+    let work = &json["work"];
+    assert_eq!(work["verdict"], "change", "{work:#}");
+    assert!(work["settings_tried"].as_u64().unwrap() > 500, "{work:#}");
+    let rows = work["settings"].as_array().unwrap();
+    let roles: Vec<&str> = rows.iter().filter_map(|row| row["role"].as_str()).collect();
+    // What halts at once costs least at 20 us; only the host polls now.
+    assert_eq!(roles, ["present", "recommended", "guest polls", "both poll"]);
+    assert_eq!(rows[1]["setting"]["halt_poll_ns"], 0, "{rows:#?}");
+    let cost = |row: &serde_json::Value| row["cost_ns"]["middle"].as_f64().unwrap();
+    assert!(rows.iter().all(|row| cost(row) >= cost(&rows[1])), "{rows:#?}");
+    let about: Vec<&str> =
+        json["lines"].as_array().unwrap().iter().filter_map(|lines| lines["about"].as_str()).collect();
+    assert!(!about.is_empty() && about.iter().all(|about| about.starts_with("host: ")), "{about:?}");
+    let (text, csv) = (run("tune", "table"), run("tune", "csv"));
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("Advice: set halt_poll_ns=0: by work, "), "{text}");
+    assert_eq!(String::from_utf8(csv).unwrap().lines().count(), 1 + rows.len());
 }

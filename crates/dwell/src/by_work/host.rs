@@ -1,32 +1,39 @@
 //! A guest and its host that were recorded together: which of the guest's halts the host polled through.
 
-use crate::model;
+use crate::model::{self, Model};
 use anyhow::{Context, ensure};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_recording::{Reader, Segments};
+use dwell_recording::{Metadata, Reader, Segments};
 use dwell_replay::alignment::{Alignment, HostPolls, host_polls};
-use dwell_replay::causal::{maximum, with_maximum};
-use dwell_replay::check::setting_of;
+use dwell_replay::causal::{External, Idled, Program};
+use dwell_replay::check::{CONTRADICTS, setting_of};
 use dwell_replay::{Rule, Versions};
 use dwell_report::{count, duration, percent};
 use serde::Serialize;
 use std::path::Path;
 
+/// What the guest's recording lacks where nothing is predicted from it.
+pub(crate) const TOO_LITTLE: &str = "the guest's recording has too little work in it to replay";
+
+/// What it means that the host polls otherwise than by its rule.
+const DIFFERS: &str = ": PREDICTIONS FROM THESE RECORDINGS ARE WRONG: a setting was changed meanwhile, or other tasks were \
+                       runnable on the host's CPUs, where KVM does not poll";
+
 /// The host's recording.
-pub(super) struct Host {
+pub(crate) struct Host {
     reader: Reader,
     file: String,
     /// The release whose rule the host follows.
-    pub(super) version: Version,
+    pub(crate) version: Version,
     /// The setting that was in force, else the default.
     setting: Setting,
 }
 
 /// What the host has seen of the guest's halts.
 #[derive(Serialize)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     file: String,
     /// Nothing where the guest has hardly halted.
     alignment: Option<Alignment>,
@@ -36,15 +43,15 @@ pub(super) struct Seen {
     seen: usize,
     /// Those of these through which it polled until the wakeup.
     polled: usize,
+    /// Those through which it would have by the rules in force.
+    polled_by_rule: usize,
     #[serde(skip)]
-    polls: bool,
-    #[serde(skip)]
-    pub(super) by_host: Vec<Option<bool>>,
+    pub(crate) by_host: Vec<Option<bool>>,
 }
 
 impl Host {
     /// `asked` is the release that was given as an option.
-    pub(super) fn open(path: &Path, asked: Option<Version>) -> anyhow::Result<Host> {
+    pub(crate) fn open(path: &Path, asked: Option<Version>) -> anyhow::Result<Host> {
         let reader = model::open(path)?;
         let (file, metadata) = (path.display().to_string(), reader.metadata());
         ensure!(
@@ -58,9 +65,11 @@ impl Host {
         Ok(Host { file, version, setting, reader })
     }
 
-    /// What it has seen of these segments of the guest's recording.
-    pub(super) fn seen(&self, guest: &Reader, segments: &Segments) -> anyhow::Result<Seen> {
-        let polls = host_polls(guest, segments, &self.reader)?.with_context(|| {
+    /// A guest that was recorded at the same time.
+    pub(crate) fn above(&self, guest: &Reader, model: &Model) -> anyhow::Result<Above> {
+        let no_causes = "--host needs what woke the guest's tasks: a recording by `dwell record guest`, not --without-causes";
+        let segments = super::segments(guest, Layer::Guest)?.context(no_causes)?;
+        let polls = host_polls(guest, &segments, &self.reader)?.with_context(|| {
             format!(
                 "{}: its halts and the guest's do not show by how much their clocks differ; record both at the same time, with \
                  `dwell record host` and `dwell record guest`, under a setting under which the guest halts",
@@ -70,43 +79,39 @@ impl Host {
         let HostPolls { alignment, by_segment: by_host, polls } = polls;
         let halted = segments.rows.iter().zip(&by_host);
         let halts = halted.filter(|(row, seen)| row.halted == Some(true) || seen.is_some()).count();
-        Ok(Seen {
+        let (present, _) = model.present(guest.metadata());
+        let present = Rule::Stacked { guest: present[0], host: self.setting, poll_control: polls };
+        let (by_rule, _) = Program::new(&segments, External::Absolute).as_recorded(&present)?;
+        let by_rule = by_rule.iter().zip(&by_host).filter(|(_, seen)| seen.is_some());
+        let seen = Seen {
             file: self.file.clone(),
             alignment,
             halts,
             seen: by_host.iter().flatten().count(),
             polled: by_host.iter().flatten().filter(|polled| **polled).count(),
-            polls,
+            polled_by_rule: by_rule.filter(|(idled, _)| **idled == Some(Idled::HostPolled)).count(),
             by_host,
-        })
-    }
-
-    /// The rule in force, where the guest's setting is this.
-    pub(super) fn in_force(&self, guest: Setting, seen: &Seen) -> Rule {
-        Rule::Stacked { guest, host: self.setting, poll_control: seen.polls }
-    }
-
-    /// Which of the two polls: settings with what to call them, the one in force first.
-    pub(super) fn who_polls(&self, guest: Setting, seen: &Seen) -> Vec<(&'static str, Rule)> {
-        let polling = |setting: Setting| match maximum(&setting) {
-            0 => Setting::defaults(setting.layer(), setting.version()),
-            _ => setting,
         };
-        let (no_guest, no_host) = (with_maximum(guest, 0), with_maximum(self.setting, 0));
-        let stacked = |guest, host, poll_control| Rule::Stacked { guest, host, poll_control };
-        vec![
-            ("in force", self.in_force(guest, seen)),
-            ("neither polls", stacked(no_guest, no_host, false)),
-            ("guest polls", stacked(polling(guest), no_host, false)),
-            ("host polls", stacked(no_guest, polling(self.setting), true)),
-            ("both poll", stacked(polling(guest), polling(self.setting), true)),
-        ]
+        Ok(Above { segments, seen, present })
+    }
+
+    /// The metadata of the host's recording.
+    pub(crate) fn metadata(&self) -> &Metadata {
+        self.reader.metadata()
     }
 }
 
+/// A guest above the host that it was recorded with.
+pub(crate) struct Above {
+    pub(crate) segments: Segments,
+    pub(crate) seen: Seen,
+    /// The settings that were in force.
+    pub(crate) present: Rule,
+}
+
 impl Seen {
-    pub(super) fn words(&self) -> String {
-        let Seen { file, alignment, halts, seen, polled, .. } = self;
+    pub(crate) fn words(&self) -> String {
+        let Seen { file, alignment, halts, seen, polled, polled_by_rule, .. } = self;
         let Some(alignment) = alignment else {
             return format!(
                 " The guest has {} halts before segments, too few to find them in {file}.",
@@ -114,12 +119,16 @@ impl Seen {
             );
         };
         let shift_ns = alignment.shift_ns();
+        let of_seen = |number: usize| number as f64 / (*seen).max(1) as f64;
+        let differs = (of_seen(*polled) - of_seen(*polled_by_rule)).abs() > CONTRADICTS;
         format!(
-            " {file} has {} of the guest's {} halts; the host polled through {} of these. The guest's clock is {} {} the host's, \
-             give or take {}.",
+            " {file} has {} of the guest's {} halts; the host polled through {} of these, by the rules in force through {}{}. \
+             The guest's clock is {} {} the host's, give or take {}.",
             percent(*seen as f64 / (*halts).max(1) as f64),
             count(*halts as u128),
-            percent(*polled as f64 / (*seen).max(1) as f64),
+            percent(of_seen(*polled)),
+            percent(of_seen(*polled_by_rule)),
+            if differs { DIFFERS } else { "" },
             duration(shift_ns.unsigned_abs() as f64),
             if shift_ns < 0 { "ahead of" } else { "behind" },
             duration((alignment.shift_most_ns - alignment.shift_least_ns) as f64 / 2.0),
