@@ -90,7 +90,30 @@ fn items(value: &str) -> Vec<String> {
 fn arguments(machine: &dyn Machine, pid: u32) -> Vec<String> {
     let line = machine.read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    without_loader(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// The words from the program on, where the dynamic loader was started with it: `ld-linux-x86-64.so.2`, `ld-musl-aarch64.so.1`,
+/// `ld64.so.1` and so on, with options of its own.
+fn without_loader(arguments: Vec<String>) -> Vec<String> {
+    let loader = arguments.first().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    if !loader.starts_with("ld") || !loader.contains(".so") {
+        return arguments;
+    }
+    let valued = [
+        "argv0",
+        "audit",
+        "glibc-hwcaps-mask",
+        "glibc-hwcaps-prepend",
+        "inhibit-rpath",
+        "library-path",
+        "preload",
+    ];
+    let mut of_program = 1;
+    while let Some(option) = arguments.get(of_program).and_then(|word| word.strip_prefix("--")) {
+        of_program += if valued.contains(&option) { 2 } else { 1 };
+    }
+    if of_program < arguments.len() { arguments[of_program..].to_vec() } else { arguments }
 }
 
 /// By what the VM of a process can be recognised.
@@ -152,6 +175,29 @@ mod tests {
         assert_eq!(web.cgroups, ["/machine.slice/machine-web.scope"]);
         assert_eq!(Naming::of(&fake, 8), Naming { name: Some("fc1".to_owned()), ..Naming::default() });
         assert_eq!(Naming::of(&fake, 9), Naming::default());
+    }
+
+    #[test]
+    fn a_program_that_the_dynamic_loader_has_started_is_that_program() {
+        let fake = Fake::new()
+            .file("/proc/7/comm", "ld-linux-x86-64\n")
+            .file(
+                "/proc/7/cmdline",
+                "/opt/lib/ld-linux-x86-64.so.2\0--inhibit-cache\0--library-path\0/opt/lib:/opt/usr/lib\0\
+                 /opt/bin/qemu-system-x86_64\0-name\0web\0",
+            )
+            .file("/proc/8/comm", "ld-musl\n")
+            .file("/proc/8/cmdline", "/lib/ld-musl-x86_64.so.1\0/usr/bin/firecracker\0--id\0fc1\0")
+            .file("/proc/9/comm", "ld\n")
+            .file("/proc/9/cmdline", "/lib64/ld-linux-x86-64.so.2\0--version\0")
+            .file("/proc/10/comm", "ldap.sock\n")
+            .file("/proc/10/cmdline", "/usr/bin/ldapd\0--socket\0/run/x.so\0");
+        let of = |pid| Process::read(&fake, pid).unwrap().program().to_owned();
+        assert_eq!(
+            [7, 8, 9, 10].map(of),
+            ["qemu-system-x86_64", "firecracker", "ld-linux-x86-64.so.2", "ldapd"]
+        );
+        assert_eq!([7, 8].map(|pid| Naming::of(&fake, pid).name.unwrap()), ["web", "fc1"]);
     }
 
     #[test]
