@@ -237,7 +237,7 @@ fn table(open: &[Open<'_>]) -> Table {
         .column(Column::text("before", "original"), |(_, row)| brief(row, row.original))
         .column(Column::text("set", "applied"), |(_, row)| brief(row, row.applied))
         .column(Column::text("now", "standing"), |(change, row)| row.words(change.lease))
-        .column(Column::text("place", "place").rank(2), |(_, row)| row.place.to_string())
+        .column(Column::text("place", "place").below(), |(_, row)| row.place.to_string())
         .table()
 }
 

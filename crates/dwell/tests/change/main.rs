@@ -120,6 +120,11 @@ fn a_plan_is_shown_carried_out_and_taken_back() {
     let places = status[0]["places"].as_array().unwrap();
     assert!(places.iter().all(|place| place["standing"] == "in_force"), "{status}");
     assert!(scene.stdout(&["status"]).contains("kept over a reboot"));
+    let narrow =
+        output(Command::new(env!("CARGO_BIN_EXE_dwell")).args(scene.words(&["status"])).env("COLUMNS", "80"));
+    let narrow = String::from_utf8(narrow.stdout).unwrap();
+    assert!(narrow.contains("/sys/module/haltpoll/parameters/guest_halt_poll_ns"), "{narrow}");
+    assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
     assert!(scene.stdout(&["apply", "PLAN", "--force"]).contains("nothing was written"));
 
     let reverted = scene.json(&["revert"]);
