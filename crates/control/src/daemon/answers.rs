@@ -40,6 +40,7 @@ impl Control<'_> {
                 "iothread": layered.subject.iothread().map(|target| &target.id),
                 "state": state,
                 "why": layered.given_up.clone().or(untrusted),
+                "causes_failed": layered.comparisons.failed,
                 "change": layered.lease.as_ref().map(Lease::id),
                 "originals": Values::from(&layered.controller.originals()),
                 "present": layered.given_up.is_none().then(|| Values::from(present)),

@@ -26,6 +26,8 @@ pub(super) struct Comparisons {
     used: Duration,
     /// Whether a line was printed, since the last advice or change, about a choice by idle times that is not followed.
     has_refused: bool,
+    /// Why causes could not be recorded the last time.
+    pub(super) failed: Option<String>,
 }
 
 impl Comparisons {
@@ -107,18 +109,23 @@ impl Control<'_> {
         change
     }
 
-    /// Records causes and compares settings; `None` where causes cannot be recorded, or show too little.
+    /// Records causes and compares settings; `None` where causes cannot be recorded, which is said once, or show too little.
     fn compare(&mut self, at: usize, now_ns: u64, question: &Question) -> Option<ByWork> {
         let before = self.used();
         let Layered { source, .. } = &mut self.layers[at];
-        let segments = source.segments(question.length);
-        let by_work = segments.map(|segments| ByWork::of(&segments, question, self.config.halt_cost));
+        let of = |segments| Ok(ByWork::of(&segments, question, self.config.halt_cost)?);
+        let by_work = source.segments(question.length).and_then(|segments| segments.map(of).transpose());
         let took = self.used().saturating_sub(before);
         let rest_ns = nanos(took).saturating_mul(ONE_IN * 1_000_000_000 / self.config.cpu_limit.get().max(1));
-        let Layered { comparisons, .. } = &mut self.layers[at];
+        let Layered { subject, comparisons, .. } = &mut self.layers[at];
+        let failed = by_work.as_ref().err().map(|error| format!("{error:#}"));
+        if let Some(why) = failed.as_ref().filter(|why| comparisons.failed.as_ref() != Some(*why)) {
+            self.notes.say(subject, &format!("what wakes tasks cannot be recorded, and has no part: {why}"));
+        }
+        comparisons.failed = failed;
         comparisons.used += took;
         comparisons.paid_ns = comparisons.paid_ns.max(now_ns).saturating_add(rest_ns);
         comparisons.next_ns = now_ns.saturating_add(rest_ns.max(EVERY_NS));
-        by_work?.ok()?
+        by_work.ok()??
     }
 }

@@ -55,9 +55,9 @@ pub(super) trait Source {
         now_ns: u64,
     ) -> Result<Look, Trouble>;
 
-    /// What runs between idle times and what wakes it, recorded for so long; `None` where that cannot be recorded.
-    fn segments(&mut self, _length: Duration) -> Option<Segments> {
-        None
+    /// What runs between idle times and what wakes it, recorded for so long; `None` where no such recording is made.
+    fn segments(&mut self, _length: Duration) -> anyhow::Result<Option<Segments>> {
+        Ok(None)
     }
 
     /// The next decision is due so much later \[ns\].
@@ -354,12 +354,12 @@ impl Source for Guest {
         Ok(())
     }
 
-    fn segments(&mut self, length: Duration) -> Option<Segments> {
+    fn segments(&mut self, length: Duration) -> anyhow::Result<Option<Segments>> {
         if self.layer == Layer::Driver {
-            return None;
+            return Ok(None);
         }
-        let bytes = self.causes.record(&self.online, length).ok()?;
-        Reader::from_bytes("causes", bytes).ok()?.segments().ok()?
+        let bytes = self.causes.record(&self.online, length)?;
+        Ok(Reader::from_bytes("causes", bytes)?.segments()?)
     }
 
     fn rest(&mut self, until_next_ns: u64) {

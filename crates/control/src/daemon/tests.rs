@@ -36,7 +36,7 @@ struct Load {
     /// Whether the kernel counts what its rule does not do.
     miscounted: bool,
     /// What runs in between and what wakes it, where that can be recorded.
-    causes: Option<fn() -> Segments>,
+    causes: Option<fn() -> anyhow::Result<Segments>>,
     /// The CPU time of a look at it.
     look: Duration,
 }
@@ -199,10 +199,10 @@ impl Source for Cpu {
         Ok(Look::Episodes(vec![Observed::new(0, counted, episodes)]))
     }
 
-    fn segments(&mut self, _: Duration) -> Option<Segments> {
+    fn segments(&mut self, _: Duration) -> anyhow::Result<Option<Segments>> {
         let Load { causes, look, .. } = self.load.get();
         self.cpu_time.set(self.cpu_time.get() + look);
-        causes.map(|segments| segments())
+        causes.map(|segments| segments()).transpose()
     }
 }
 
@@ -309,7 +309,7 @@ fn advice_writes_nothing_and_takes_no_lease() {
 }
 
 /// The lines of two minutes of advice about a load, with *never* in force.
-fn advised(idle_ns: u64, causes: Option<fn() -> Segments>) -> Vec<String> {
+fn advised(idle_ns: u64, causes: Option<fn() -> anyhow::Result<Segments>>) -> Vec<String> {
     let fixture = Fixture::guest();
     fixture.set("guest_halt_poll_ns", "0");
     let load = Load { idle_ns, causes, ..QUIET };
@@ -320,7 +320,7 @@ fn advised(idle_ns: u64, causes: Option<fn() -> Segments>) -> Vec<String> {
 
 #[test]
 fn tasks_that_wait_for_each_other_are_advised_to_poll_once_though_a_replay_of_idle_times_prefers_halts() {
-    let lines = advised(150_000, Some(|| in_turns(None)));
+    let lines = advised(150_000, Some(|| Ok(in_turns(None))));
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.starts_with("guest: advice: guest_halt_poll_ns 0 -> 80000, "), "{line}");
     assert!(line.contains(" times the work a second, and "), "{line}");
@@ -329,7 +329,7 @@ fn tasks_that_wait_for_each_other_are_advised_to_poll_once_though_a_replay_of_id
 
 #[test]
 fn advice_by_idle_times_that_causes_contradict_is_named_once_and_not_given() {
-    let lines = advised(5_000, Some(|| in_turns(Some(45_000))));
+    let lines = advised(5_000, Some(|| Ok(in_turns(Some(45_000)))));
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(
         line.starts_with("guest: no advice: a replay of idle times would advise guest_halt_poll_ns 0 -> "),
@@ -339,8 +339,21 @@ fn advice_by_idle_times_that_causes_contradict_is_named_once_and_not_given() {
     assert!(advised(5_000, None)[0].starts_with("guest: advice, by replay alone: guest_halt_poll_ns 0 -> "));
 }
 
+#[test]
+fn why_causes_cannot_be_recorded_is_said_once_and_in_the_state() {
+    let fixture = Fixture::guest();
+    let causes: fn() -> anyhow::Result<Segments> = || Err(anyhow::anyhow!("no room").context("cannot write"));
+    let load = Load { idle_ns: 150_000, causes: Some(causes), ..QUIET };
+    let script = vec![(59.0, Event::Ask(Ask::Status))];
+    let ran = run(&fixture, &|| Ok(configuration(Mode::Advise)), load, 60.0, script);
+    let said: Vec<&String> = ran.lines.iter().filter(|line| line.contains("cannot write: no room")).collect();
+    assert_eq!(said, ["guest: what wakes tasks cannot be recorded, and has no part: cannot write: no room"]);
+    assert!(ran.has("advice, by replay alone: "), "{:?}", ran.lines);
+    assert_eq!(ran.answers[0]["layers"][0]["causes_failed"].as_str(), Some("cannot write: no room"));
+}
+
 /// The lines of a minute of control of a load, with *never* in force, and how many values were written.
-fn controlled(idle_ns: u64, causes: Option<fn() -> Segments>) -> (Vec<String>, u64) {
+fn controlled(idle_ns: u64, causes: Option<fn() -> anyhow::Result<Segments>>) -> (Vec<String>, u64) {
     let fixture = Fixture::guest();
     fixture.set("guest_halt_poll_ns", "0");
     let load = Load { idle_ns, causes, ..QUIET };
@@ -352,7 +365,7 @@ fn controlled(idle_ns: u64, causes: Option<fn() -> Segments>) -> (Vec<String>, u
 
 #[test]
 fn what_causes_contradict_is_named_once_and_not_chosen() {
-    let (lines, _) = controlled(5_000, Some(|| in_turns(Some(45_000))));
+    let (lines, _) = controlled(5_000, Some(|| Ok(in_turns(Some(45_000)))));
     let line = &lines[0];
     assert!(
         line.starts_with("guest: no change: a replay of idle times would choose guest_halt_poll_ns 0 -> "),
@@ -361,7 +374,7 @@ fn what_causes_contradict_is_named_once_and_not_chosen() {
     assert!(line.contains(" times the work a second, and "), "{line}");
     println!("{lines:?}");
     // Turns judge what causes do not contradict.
-    for causes in [None, Some((|| in_turns(None)) as fn() -> Segments)] {
+    for causes in [None, Some((|| Ok(in_turns(None))) as fn() -> anyhow::Result<Segments>)] {
         let (lines, writes) = controlled(5_000, causes);
         assert!(lines[1].starts_with("guest: verified in turns: ") && writes == 3, "{lines:?} {writes}");
     }

@@ -24,6 +24,9 @@ pub(super) fn text(status: &Value) -> String {
             layer["lost"],
             percent(number(&layer["cpu_share"]))
         );
+        if let Some(why) = layer["causes_failed"].as_str() {
+            text += &format!("  what wakes tasks cannot be recorded: {why}\n");
+        }
     }
     for socket in status["waiting_for"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         text += &format!("waiting for the QEMU at {socket}\n");
