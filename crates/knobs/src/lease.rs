@@ -236,21 +236,16 @@ impl Lease {
         originals: Setting,
         settings: &[Setting],
     ) -> Result<Lease, LeaseError> {
-        let process = match subject {
-            Subject::Layer(_) => None,
-            Subject::Iothread(target) => iothread::present(machine, target)?.1,
-        };
+        let process = process_of(machine, subject)?;
         // Before the values are read: while the journal is locked, no other dwell is between two writes.
         let mut journal = Journal::open(machine, &holder.state_directory)?;
         journal.is_not_verified()?;
         let is_of = |change: &&Change| change.state.is_open() && has(change, subject, process);
-        let open = || journal.changes().iter().filter(is_of);
-        if let Some(taken) = open().find(|change| change.lease) {
+        if let Some(taken) = journal.changes().iter().filter(is_of).find(|change| change.lease) {
             return Err(LeaseError::Taken { subject: Box::new(subject.clone()), id: taken.id });
         }
-        let booted = identity::boot_id(machine);
-        if let Some(change) = open().find(|change| is_interrupted(change, booted.as_deref(), process)) {
-            return Err(LeaseError::Interrupted { id: change.id });
+        if let Some(id) = interrupted(machine, journal.changes(), subject)? {
+            return Err(LeaseError::Interrupted { id });
         }
         let entries = entries(machine, subject, originals, settings)?;
         fit(machine, &entries, originals)?;
@@ -499,12 +494,33 @@ fn has(change: &Change, subject: &Subject, process: Option<Process>) -> bool {
     }
 }
 
-/// Whether a change, or the verification of one, was interrupted in this boot and process. Neither runs while the journal is
-/// locked and no change is verified.
-fn is_interrupted(change: &Change, booted: Option<&str>, process: Option<Process>) -> bool {
-    (change.state == State::Unfinished || change.verifying)
-        && !change::is_undone(change, booted)
-        && (change.process.is_none() || change.process == process)
+/// The process of an I/O thread.
+fn process_of(machine: &dyn Writable, subject: &Subject) -> Result<Option<Process>, LeaseError> {
+    Ok(match subject {
+        Subject::Layer(_) => None,
+        Subject::Iothread(target) => iothread::present(machine, target)?.1,
+    })
+}
+
+/// The change of a subject that was interrupted in this boot and process, or whose verification was. Neither runs while the
+/// journal is locked and no change is verified.
+///
+/// # Errors
+/// [`LeaseError`] where the monitor of an I/O thread does not answer.
+pub fn interrupted(
+    machine: &dyn Writable,
+    changes: &[Change],
+    subject: &Subject,
+) -> Result<Option<Id>, LeaseError> {
+    let (process, booted) = (process_of(machine, subject)?, identity::boot_id(machine));
+    let is_interrupted = |change: &&Change| {
+        change.state.is_open()
+            && has(change, subject, process)
+            && (change.state == State::Unfinished || change.verifying)
+            && !change::is_undone(change, booted.as_deref())
+            && (change.process.is_none() || change.process == process)
+    };
+    Ok(changes.iter().find(is_interrupted).map(|change| change.id))
 }
 
 /// Ends leases: originals are restored, values that another program has written stay, and the changes are closed either

@@ -13,7 +13,7 @@ use super::observe::{Source, WakeupLatency, called};
 use super::words;
 use crate::core::{Controller, Terms};
 use anyhow::Context;
-use dwell_knobs::journal;
+use dwell_knobs::journal::{self, Change, Journal};
 use dwell_knobs::lease::{self, Lease, Subject};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
@@ -141,6 +141,9 @@ impl Control<'_> {
     fn adopted(&self, subject: &Subject) -> anyhow::Result<Option<(Controller, Lease)>> {
         let machine = self.machine;
         let changes = journal::read_all(machine, self.holder.state_directory())?;
+        if self.config.mode == Mode::Advise {
+            self.say_interrupted(subject, &changes)?;
+        }
         let Some(open) = lease::open_of(&changes, subject) else { return Ok(None) };
         if self.config.mode == Mode::Advise {
             let how = if open.left {
@@ -170,7 +173,26 @@ impl Control<'_> {
         Ok(None)
     }
 
-    fn adopt(&self, subject: &Subject, open: &journal::Change) -> anyhow::Result<(Controller, Lease)> {
+    /// A line where what is in force may be what an interrupted change, or verification of one, has left.
+    fn say_interrupted(&self, subject: &Subject, changes: &[Change]) -> anyhow::Result<()> {
+        let (machine, state_directory) = (self.machine, self.holder.state_directory());
+        let is_verified = || journal::is_not_verified(machine, state_directory).is_err();
+        if lease::interrupted(machine, changes, subject)?.is_none() || is_verified() {
+            return Ok(());
+        }
+        // While the journal is locked, no other dwell is between two writes.
+        let journal = Journal::open(machine, state_directory)?;
+        if let Some(id) = lease::interrupted(machine, journal.changes(), subject)? {
+            let line = format!(
+                "change {id} was interrupted, and what is in force may be left from it; `dwell revert {id}` restores the \
+                 originals"
+            );
+            self.notes.say(subject, &line);
+        }
+        Ok(())
+    }
+
+    fn adopt(&self, subject: &Subject, open: &Change) -> anyhow::Result<(Controller, Lease)> {
         let machine = self.machine;
         let originals = lease::originals(open).context("the journal does not have the originals")?;
         let controller = self.controller(subject, originals)?;

@@ -10,7 +10,7 @@ use super::world::{Told, World};
 use super::{End, Notes, Scene, Stopped, Task, control, stop};
 use crate::core::by_work::tests::in_turns;
 use crate::core::{Controller, Episode, Observed, Terms};
-use dwell_knobs::journal::{self, STATE_DIRECTORY};
+use dwell_knobs::journal::{self, Change, Journal, STATE_DIRECTORY, State};
 use dwell_knobs::lease::{self, Holder, Lease, Subject};
 use dwell_machine::Writable;
 use dwell_policy::param::Setting;
@@ -552,6 +552,28 @@ fn what_a_killed_controller_has_left_is_restored() {
             false => stop_nothing(&fixture, true),
         }
         assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
+    }
+}
+
+/// Killed while a change is verified, or half-way through its writes.
+#[test]
+fn advice_names_the_interrupted_change_that_has_left_what_is_in_force() {
+    for (state, verifying) in [(State::Applied, true), (State::Unfinished, false)] {
+        let fixture = Fixture::guest();
+        leave(&fixture, 20_000, false);
+        {
+            let mut journal = Journal::open(&fixture.machine, STATE_DIRECTORY).unwrap();
+            let change = journal.change(1).unwrap().clone();
+            journal.save(&Change { lease: false, state, verifying, ..change }).unwrap();
+        }
+        let advice = || of_quiet(&fixture, &configuration(Mode::Advise), 1.0, vec![]);
+        let line = "guest: change 1 was interrupted, and what is in force may be left from it; `dwell revert 1` restores";
+        assert!(advice().lines[0].starts_with(line), "{}", advice().text());
+        let verifies = journal::lock_for_verifying(&fixture.machine, STATE_DIRECTORY).unwrap();
+        assert!(!advice().has("was interrupted"), "{}", advice().text());
+        drop(verifies);
+        fixture.write(BOOT, "another\n");
+        assert!(!advice().has("was interrupted"), "{}", advice().text());
     }
 }
 
