@@ -15,6 +15,12 @@
 //!   Know About the Bootstrap*, 2015, section 4.3: the expanded percentile interval). Below [`MIN_ROUNDS`] no
 //!   percentile is far enough out, because no resample leaves the range of the units. BCa also corrects for
 //!   bias and skew.
+//! * [`paired`](Bootstrap::paired) is for differences of two arms that were measured alike. Where the arms do the same,
+//!   each difference is as likely above 0 as below it, however far the rounds are apart. The means of all subsets of the
+//!   differences are then equally likely on either side of the true value (Hartigan, *Using Subsample Values as Typical
+//!   Values*, 1969): the interval is between two of them, and is exact for any number of rounds from [`MIN_ROUNDS`]
+//!   on. One round with a burst of load, or a tenfold cost, makes intervals of resamples too narrow: of differences
+//!   without an effect they excluded 0 in up to 18 of 100 cases.
 //!
 //! A seed fixes all draws, so that the same measurements always give the same interval.
 
@@ -113,6 +119,33 @@ impl Bootstrap {
             let count: f64 = draw.weights.iter().copied().map(f64::from).sum();
             (count > 0.0).then(|| sum / count)
         })
+    }
+
+    /// The mean of one difference per unit, each symmetric about the true one, with an interval of the means of subsets. Of
+    /// fewer than [`MIN_ROUNDS`] units the limits of 95 % are not known.
+    pub fn paired(&self, differences: &[f64]) -> Option<Interval> {
+        let value = mean(differences.iter().copied())?;
+        // All subsets, where these are not more than the resamples; else as many, at random.
+        let subsets = 1u64.checked_shl(differences.len().try_into().ok()?).map(|all| all - 1);
+        let every = subsets.filter(|subsets| *subsets <= u64::from(self.resamples));
+        let mut random = SplitMix64::new(self.seed);
+        let subset = |number: u64| {
+            let has = |unit: &usize| match every {
+                Some(_) => number >> unit & 1 == 1,
+                None => random.bits() >> 63 == 1,
+            };
+            let picked: Vec<usize> = (0..differences.len()).filter(has).collect();
+            mean(picked.into_iter().map(|unit| differences[unit]))
+        };
+        let mut means: Vec<f64> = (1..=every.unwrap_or(self.resamples.into())).filter_map(subset).collect();
+        means.sort_by(f64::total_cmp);
+        // The true value is in each of the gaps between the means, and beyond them, with the same probability. A whole
+        // number of gaps, at most all of them.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let beyond = ((means.len() as f64 + 1.0) * self.tail()) as usize;
+        let limits = beyond.checked_sub(1).map(|place| [means[place], means[means.len() - 1 - place]]);
+        let known = |[low, high]: [f64; 2]| Interval { low: low.min(value), value, high: high.max(value) };
+        Some(limits.map_or(Interval::unknown(value), known))
     }
 
     /// The median of one value per unit, with its expanded percentile interval.
@@ -225,6 +258,11 @@ fn acceleration(units: usize, statistic: impl Fn(&Draw) -> Option<f64>) -> f64 {
     let power = |k| without.iter().map(|x| (mean - x).powi(k)).sum::<f64>();
     let scale = 6.0 * power(2).powf(1.5);
     if scale > 0.0 { power(3) / scale } else { 0.0 }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| (count + 1, sum + value));
+    (count > 0).then(|| sum / f64::from(count))
 }
 
 /// The value below which `share` of the sorted `drawn` are.

@@ -44,10 +44,11 @@ impl Results {
 impl Measurements {
     /// The figures of all arms with their intervals and warnings.
     pub fn results(&self) -> Results {
-        let rows = Analysis::new(self, RESAMPLES).rows();
+        let analysis = Analysis::new(self, RESAMPLES);
+        let (rows, differing) = (analysis.rows(), analysis.differing());
         Results {
             experiment: self.name.clone(),
-            warnings: warning::of(&rows, self),
+            warnings: warning::of(&rows, self, &differing),
             rows,
             confidence: self.options.confidence,
             rounds: self.rounds,
@@ -172,7 +173,7 @@ impl<'a> Analysis<'a> {
             FigureSource::Block => {
                 let difference: Vec<f64> = self.pairs(figure, arm).iter().map(|(b, a)| a - b).collect();
                 let median = self.bootstrap.median(&self.log_ratios(figure, arm));
-                (self.bootstrap.mean(&difference)?, median.map(|log| log.map(f64::exp)))
+                (self.bootstrap.paired(&difference)?, median.map(|log| log.map(f64::exp)))
             }
             source => {
                 let difference = |draw: &Draw| self.both(source, arm, &draw.weights).map(|(b, a)| a - b);
@@ -182,10 +183,27 @@ impl<'a> Analysis<'a> {
         Some(Comparison { ratio, median_ratio, difference })
     }
 
+    /// The figures in which the control differs from the baseline, where any of all does so by chance no more often than
+    /// one alone misses its interval.
+    fn differing(&self) -> Vec<&'a str> {
+        let Measurements { figures, rounds, options, arms, .. } = self.measurements;
+        // No interval of so few rounds is stricter than that.
+        let strictest = 2.001 / f64::from(*rounds).exp2();
+        let miss = ((1.0 - options.confidence) / figures.len().max(1) as f64).max(strictest);
+        let strict = Bootstrap { confidence: 1.0 - miss, ..self.bootstrap };
+        let ratio = |figure: &Figure| self.ratio_by(&strict, figure, arms.len() - 1);
+        let differs = |figure: &&Figure| ratio(figure).is_some_and(|ratio| !ratio.contains(1.0));
+        figures.iter().filter(differs).map(|figure| &*figure.name).collect()
+    }
+
     fn ratio(&self, figure: &Figure, arm: usize) -> Option<Interval> {
+        self.ratio_by(&self.bootstrap, figure, arm)
+    }
+
+    fn ratio_by(&self, bootstrap: &Bootstrap, figure: &Figure, arm: usize) -> Option<Interval> {
         let log = match figure.source {
-            FigureSource::Block => self.bootstrap.mean(&self.log_ratios(figure, arm)),
-            source => self.bootstrap.percentile(self.rounds[arm].len(), |draw| {
+            FigureSource::Block => bootstrap.paired(&self.log_ratios(figure, arm)),
+            source => bootstrap.percentile(self.rounds[arm].len(), |draw| {
                 self.both(source, arm, &draw.weights)
                     .filter(|(b, a)| *b > 0.0 && *a > 0.0)
                     .map(|(b, a)| (a / b).ln())

@@ -46,7 +46,7 @@ pub enum Warning {
     },
     #[error(
         "{figure}: the baseline differs from its own control by {:+.1} % [{:+.1} %, {:+.1} %]; smaller differences are not \
-         effects (of twenty figures, one differs by chance)",
+         effects (one of twenty campaigns has this by chance)",
         percent(.ratio.value),
         percent(.ratio.low),
         percent(.ratio.high)
@@ -118,14 +118,14 @@ fn percent(ratio: f64) -> f64 {
 }
 
 /// All warnings, the gravest first.
-pub(super) fn of(rows: &[ResultRow], measurements: &Measurements) -> Vec<Warning> {
+pub(super) fn of(rows: &[ResultRow], measurements: &Measurements, differing: &[&str]) -> Vec<Warning> {
     let rounds = measurements.rounds;
     let stopped = matches!(measurements.ended, StopReason::Stopped | StopReason::Failed);
     let mut warnings = Vec::new();
     warnings.extend(stopped.then_some(Warning::Stopped { rounds }));
     warnings.extend(((rounds as usize) < MIN_ROUNDS).then_some(Warning::FewRounds { rounds }));
     warnings.extend(gating(measurements));
-    warnings.extend(rows.iter().filter_map(control));
+    warnings.extend(rows.iter().filter_map(|row| control(row, differing)));
     warnings.extend(rows.iter().filter_map(|row| imprecise(row, measurements)));
     warnings.extend(rows.iter().filter_map(few_samples));
     warnings.extend(rows.iter().filter_map(|row| missing(row, rounds)));
@@ -141,8 +141,9 @@ fn gating(measurements: &Measurements) -> impl Iterator<Item = Warning> {
     [unknown, never, disturbed].into_iter().flatten()
 }
 
-fn control(row: &ResultRow) -> Option<Warning> {
-    let ratio = row.ratio().filter(|ratio| row.role == Role::Control && !ratio.contains(1.0))?;
+fn control(row: &ResultRow, differing: &[&str]) -> Option<Warning> {
+    let differs = row.role == Role::Control && differing.contains(&&*row.figure);
+    let ratio = row.ratio().filter(|_| differs)?;
     Some(Warning::ControlDiffers { figure: row.figure.clone(), ratio })
 }
 

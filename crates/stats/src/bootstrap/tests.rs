@@ -68,6 +68,54 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
     }
 }
 
+/// Differences of two arms that do the same: in one round of ten an arm has a block that costs ten times as much, or a burst
+/// of load is in one block and not in the next. Intervals of resamples exclude 0 up to three times as often as they say.
+#[test]
+fn differences_without_an_effect_are_found_none_whatever_a_single_round_is() {
+    let paired = |values: &[f64]| BOOTSTRAP.paired(values).unwrap();
+    let rare = |n: usize, size: f64| {
+        move |random: &mut ChaCha8Rng| {
+            let hit = normals(random, 2 * n);
+            let one =
+                |at: usize| if hit[at] > 1.28 { size * hit[n + at].signum() } else { 0.02 * hit[n + at] };
+            (0..n).map(one).collect::<Vec<_>>()
+        }
+    };
+    let normal = |n| move |random: &mut ChaCha8Rng| normals(random, n);
+    for (what, held, wanted) in [
+        // The steps of so few rounds are coarse: of 64 gaps 2 are left out.
+        ("6 normals", coverage(normal(6), paired, 0.0), 955..=985),
+        ("10 normals", coverage(normal(10), paired, 0.0), 930..=970),
+        ("30 normals", coverage(normal(30), paired, 0.0), 930..=970),
+        ("6 with a spike", coverage(rare(6, 1.7), paired, 0.0), 955..=985),
+        ("10 with a spike", coverage(rare(10, 1.7), paired, 0.0), 930..=970),
+        ("10 with a burst", coverage(rare(10, 6.0), paired, 0.0), 930..=970),
+        ("30 with spikes", coverage(rare(30, 1.7), paired, 0.0), 930..=970),
+    ] {
+        assert!(wanted.contains(&held), "{what}: {held} of 1000");
+    }
+    let resampled = coverage(rare(10, 1.7), |values| BOOTSTRAP.mean(values).unwrap(), 0.0);
+    assert!(resampled < 900, "{resampled}");
+}
+
+/// Of few rounds all subsets are taken: the limits can be written down.
+#[test]
+fn limits_of_few_differences_are_means_of_subsets() {
+    let of = |values: &[f64]| BOOTSTRAP.paired(values);
+    assert_eq!(of(&[]), None);
+    assert_eq!(
+        of(&[1.0, 2.0, 3.0, 4.0, 5.0]),
+        Some(Interval::unknown(3.0)),
+        "of 32 gaps none may be left out"
+    );
+    let six = of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+    assert_eq!(six, Interval { low: 1.0, value: 3.5, high: 6.0 });
+    assert_eq!(of(&[0.0; 8]), Some(Interval { low: 0.0, value: 0.0, high: 0.0 }));
+    // More than 64 are drawn, as all are too many.
+    let many = of(&(0..100).map(f64::from).collect::<Vec<_>>()).unwrap();
+    assert!(many.low > 40.0 && many.low < many.value && many.high < 59.0, "{many:?}");
+}
+
 #[test]
 fn little_is_known_of_one_round_and_nothing_of_none() {
     assert_eq!(BOOTSTRAP.mean(&[]), None);

@@ -74,7 +74,7 @@ fn a_control_that_differs_and_quantiles_of_too_few_samples_are_warned_of() {
     });
     let warnings: Vec<String> = measurements.results().warnings.iter().map(ToString::to_string).collect();
     let differs = "cost: the baseline differs from its own control by +3.0 % [+3.0 %, +3.0 %]; smaller differences are not \
-                   effects (of twenty figures, one differs by chance)";
+                   effects (one of twenty campaigns has this by chance)";
     // 8 rounds of 2 blocks of 100 samples: 16 beyond p99, 1 beyond p99.9.
     let few = ["a", "b", "a (A/A)"]
         .map(|arm| format!("{arm}: only 1 of 1600 samples are above p99.9; at least 10 are needed"));
