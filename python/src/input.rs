@@ -206,6 +206,7 @@ pub(crate) fn costs(batches: impl RecordBatchReader) -> PyResult<Vec<Row>> {
                     latency_known: true,
                     of_sketch: false,
                     today_changed: false,
+                    ended_unix_ns: None,
                     first,
                     layer: layer.ok_or_else(|| refused(format!("{recording}: its layer is not known")))?,
                     class: words(&classes, at),

@@ -65,6 +65,8 @@ pub struct Costs {
     pub idlers: u64,
     /// The time recorded, else from the first start of an episode to the last end \[ns\].
     pub span_ns: u64,
+    /// When it ended, of several the last one, by the time of day \[ns since 1970\]; `None`: not known.
+    pub ended_unix_ns: Option<i64>,
     /// What the offline optimum costs \[ns\].
     pub optimum_ns: u64,
     /// What the setting in force costs \[ns\]; of a recording without it, the default of the version.
@@ -165,6 +167,7 @@ impl Question {
         let metadata = reader.metadata();
         let layer = metadata.layer;
         let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
+        let ended_unix_ns = metadata.ended_unix_ns();
         let today = check::setting_of(self.layer, self.version, &metadata.settings);
         let mut usable = Usable::new(reader, self.layer == Layer::Iothread, self.wakeup_latency)?;
         let latency_known = usable.source.knows_latency()?;
@@ -192,6 +195,7 @@ impl Question {
             episodes,
             idlers,
             span_ns,
+            ended_unix_ns,
             optimum_ns,
             today_ns,
             today,
@@ -220,6 +224,7 @@ impl Question {
             episodes: header.episodes,
             idlers: header.idlers,
             span_ns: header.span_ns,
+            ended_unix_ns: header.ended_unix_ns,
             optimum_ns: fits(sketch.optimum_ns(self.halt_cost).0)?,
             today_ns: cost(&did)?,
             today,

@@ -47,6 +47,15 @@ impl Row {
         recordings.par_iter().map(row).collect()
     }
 
+    /// Those that count, by VM, the newest of each last: by the time of day, and by the path where a recording has none,
+    /// which those that have one come after.
+    pub fn by_vm(rows: &[Row]) -> Vec<(&Row, &Costs)> {
+        let mut used: Vec<(&Row, &Costs)> =
+            rows.iter().filter_map(|row| Some((row, row.costs.as_ref().ok()?))).collect();
+        used.sort_by_key(|(row, costs)| (&row.vm, costs.ended_unix_ns, &row.recording));
+        used
+    }
+
     /// Gives recordings the classes of their VMs; a VM that is not in the table has none.
     pub fn classify(rows: &mut [Row], classes: &Classes) {
         for row in rows {

@@ -155,9 +155,7 @@ pub fn rollout(
     numbers: &[usize],
     held_out: &HeldOut,
 ) -> Result<Rollout, RolloutError> {
-    let mut used: Vec<(&Row, &Costs)> =
-        rows.iter().filter_map(|row| row.costs.as_ref().ok().map(|costs| (row, costs))).collect();
-    used.sort_by_key(|(row, _)| (&row.vm, &row.recording));
+    let used = Row::by_vm(rows);
     for (row, costs) in &used {
         if costs.cost_ns.len() != settings.len() {
             let (recording, costs) = (row.recording.clone(), costs.cost_ns.len());
@@ -167,7 +165,7 @@ pub fn rollout(
     if used.is_empty() {
         return Err(RolloutError::Nothing);
     }
-    // Labels change: a VM has the class of its newest recording, the last by its path, whatever is held out.
+    // Labels change: a VM has the class of its newest recording, whatever is held out.
     let classes: BTreeMap<&str, &str> =
         used.iter().filter_map(|(row, costs)| Some((row.vm.as_str(), costs.class.as_deref()?))).collect();
     let names: BTreeSet<&str> = used.iter().map(|(row, _)| row.vm.as_str()).collect();
@@ -420,6 +418,7 @@ mod tests {
             episodes: 1,
             idlers: 1,
             span_ns: 1_000,
+            ended_unix_ns: None,
             optimum_ns: cost_ns.iter().copied().min().unwrap() / 2,
             today_ns: cost_ns[1],
             today: None,
@@ -528,6 +527,25 @@ mod tests {
             let held = u64::from(held_out != HeldOut::Nothing);
             assert_eq!(episodes, [4 - held, 1, 3 - held]);
         }
+    }
+
+    /// Paths are not in the order of time where a host names its recordings by their load, or by day/month.
+    #[test]
+    fn the_newest_is_by_the_time_of_day_and_by_the_path_where_there_is_none() {
+        let at = |ended_unix_ns, path: &str, class: &str| {
+            let mut row = row(path, Some(class), &[10, 20]);
+            row.costs.as_mut().unwrap().ended_unix_ns = ended_unix_ns;
+            row
+        };
+        let class_of = |rows: &[Row]| {
+            let found = rollout(rows, &settings(2), &[1], &HeldOut::Nothing).unwrap();
+            found.costs[0].1[0].class.clone().unwrap()
+        };
+        let dated = [at(Some(2), "01-12/a.parquet", "new"), at(Some(1), "30-11/a.parquet", "old")];
+        assert_eq!(class_of(&dated), "new");
+        let one_dated = [at(Some(1), "1/a.parquet", "dated"), at(None, "2/a.parquet", "of an old version")];
+        assert_eq!(class_of(&one_dated), "dated");
+        assert_eq!(class_of(&[at(None, "1/a.parquet", "1"), at(None, "2/a.parquet", "2")]), "2");
     }
 
     #[test]

@@ -152,6 +152,9 @@ pub struct Header {
     pub idlers: u64,
     /// The time recorded, summed up over the recordings \[ns\].
     pub span_ns: u64,
+    /// When the last of the recordings ended, by the time of day \[ns since 1970\]; `None`: no recording says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_ns: Option<i64>,
     pub resolution_ns: u64,
     /// Trace events.
     pub lost_events: u64,
@@ -395,6 +398,7 @@ impl Sketch {
             episodes: all.episodes,
             idlers,
             span_ns,
+            ended_unix_ns: metadata.ended_unix_ns(),
             resolution_ns,
             lost_events: metadata.lost.events.unwrap_or(0),
             lost_at_least: metadata.lost.at_least || metadata.lost.events.is_none(),
@@ -582,6 +586,7 @@ impl Sketch {
                 episodes: add(a.episodes, b.episodes)?,
                 idlers: a.idlers.max(b.idlers),
                 span_ns: add(a.span_ns, b.span_ns)?,
+                ended_unix_ns: a.ended_unix_ns.max(b.ended_unix_ns),
                 resolution_ns: a.resolution_ns.max(b.resolution_ns),
                 lost_events: add(a.lost_events, b.lost_events)?,
                 lost_at_least: a.lost_at_least || b.lost_at_least,
@@ -914,7 +919,10 @@ mod tests {
     #[test]
     fn a_merged_sketch_costs_what_its_parts_cost() {
         let parts = [sketch(1, 500), sketch(3, 700)];
-        let merged = parts[0].merge(&parts[1]).unwrap();
+        let mut dated = parts[0].clone();
+        dated.header.ended_unix_ns = Some(5);
+        let merged = dated.merge(&parts[1]).unwrap();
+        assert_eq!((merged.header.ended_unix_ns, parts[1].header.ended_unix_ns), (Some(5), None));
         let cost = |sketch: &Sketch| question(20_000).costs(sketch.clone()).unwrap();
         let [whole, a, b] = [&merged, &parts[0], &parts[1]].map(cost);
         assert!((0..whole.cost_ns.len()).all(|at| whole.cost_ns[at] == a.cost_ns[at] + b.cost_ns[at]));

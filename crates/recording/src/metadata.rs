@@ -102,6 +102,11 @@ impl<O> Metadata<O> {
         (self.clock == Clock::Monotonic).then_some(offset)
     }
 
+    /// When the recording ended, by the time of day \[ns since 1970\]; `None`: the recording does not say it.
+    pub fn ended_unix_ns(&self) -> Option<i64> {
+        i64::try_from(self.recorded?.end_ns).ok()?.checked_add(self.realtime_offset_ns()?)
+    }
+
     /// Whether the idle times are lower bounds that follow from decisions, since the text they come from had no times.
     pub fn has_least_lengths(&self) -> bool {
         self.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))
@@ -327,6 +332,20 @@ mod tests {
         assert_eq!(of(serde_json::json!({ "busy": -1, "steal": 1 })), None);
         assert_eq!(of(serde_json::json!(7)), None);
         assert_eq!(Metadata::new(Layer::Guest).stolen_share(), None);
+    }
+
+    #[test]
+    fn the_time_of_day_of_the_end_needs_both_clocks() {
+        let mut metadata = Metadata::new(Layer::Guest);
+        metadata.recorded = Some(TimeRecorded { start_ns: 10, end_ns: 30 });
+        metadata.other.insert(REALTIME_OFFSET.to_owned(), 1_000.into());
+        assert_eq!(metadata.ended_unix_ns(), None, "of another clock");
+        metadata.clock = Clock::Monotonic;
+        assert_eq!(metadata.ended_unix_ns(), Some(1_030));
+        metadata.recorded = Some(TimeRecorded { start_ns: 0, end_ns: u64::MAX });
+        assert_eq!(metadata.ended_unix_ns(), None);
+        metadata.recorded = None;
+        assert_eq!(metadata.ended_unix_ns(), None);
     }
 
     #[test]

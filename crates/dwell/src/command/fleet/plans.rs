@@ -41,7 +41,7 @@ struct Group<'a> {
     today_is_recorded: bool,
 }
 
-/// What the recordings of a VM have: where they differ, the last by its path.
+/// What the recordings of a VM have: where they differ, the newest.
 #[derive(Default)]
 struct Vm<'a> {
     class: Option<&'a str>,
@@ -120,11 +120,11 @@ impl PlansArgs {
         let settings = &question.settings;
         let mut groups: BTreeMap<Group<'_>, (Setting, Vec<&str>)> = BTreeMap::new();
         let (mut vms, mut others) = (BTreeMap::<&str, Vm<'_>>::new(), BTreeMap::<&str, &str>::new());
-        for row in rows {
-            match &row.costs {
-                Ok(costs) if costs.layer == layer => vms.entry(&row.vm).or_default().see(costs),
-                Ok(costs) => drop(others.insert(&row.vm, costs.layer.name())),
-                Err(_) => {}
+        for (row, costs) in Row::by_vm(rows) {
+            if costs.layer == layer {
+                vms.entry(&row.vm).or_default().see(costs);
+            } else {
+                others.insert(&row.vm, costs.layer.name());
             }
         }
         let mut without: BTreeMap<String, usize> = BTreeMap::new();
@@ -208,8 +208,9 @@ impl PlansArgs {
         let differ = vms.values().filter(|vm| vm.differs).count();
         let differ = (differ > 0).then(|| {
             format!(
-                "recordings of {} differ in the setting in force or in the class, and have no date: plans take \
-                 both from the last one by its path; the setting of a sketch of several is that of most episodes",
+                "recordings of {} differ in the setting in force or in the class: plans take both from the newest by \
+                 its time of day, or by its path where it has none; the setting of a sketch of several is that of most \
+                 episodes",
                 super::vms(differ)
             )
         });
