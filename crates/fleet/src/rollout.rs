@@ -8,6 +8,7 @@ use crate::split::HeldOut;
 use dwell_policy::param::Setting;
 use dwell_replay::Values;
 use dwell_replay::number::number_of;
+use dwell_stats::{Bootstrap, Interval};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,6 +85,9 @@ pub struct Choice {
     pub cost_over_optimum: Option<f64>,
     /// Cost saved, as a share of today's; negative for a loss. `None` where today costs nothing.
     pub gain_over_today: Option<f64>,
+    /// Its 95 % interval, by how far the VMs differ in what they save; of fewer than six VMs the limits are not known. `None`
+    /// where nothing was chosen, or today costs nothing.
+    pub gain_interval: Option<Interval>,
     /// Cost above that of the best setting for each VM, as a share of it.
     pub regret: Option<f64>,
     /// The same of single VMs: the median.
@@ -377,6 +381,12 @@ fn choice(
         regrets.get(rank - 1).map(|(regret, _)| *regret)
     };
     let over = |of: u128| (of > 0).then(|| cost_ns as f64 / of as f64);
+    let today_ns = sum(|cost, _| cost.today_ns);
+    let saved = |(cost, _): &(&VmCost, &Vm<'_>)| cost.today_ns as f64 - cost.chosen_ns as f64;
+    let interval = given.filter(|_| today_ns > 0).and_then(|_| {
+        let saved: Vec<f64> = vms.iter().map(saved).collect();
+        Some(Bootstrap::RECORDING.paired(&saved)?.map(|mean| mean * vms.len() as f64 / today_ns as f64))
+    });
     Choice {
         choice: name.to_owned(),
         class: class.map(str::to_owned),
@@ -387,7 +397,8 @@ fn choice(
             .collect(),
         cost_ns,
         cost_over_optimum: over(sum(|_, vm| vm.optimum_ns)),
-        gain_over_today: over(sum(|cost, _| cost.today_ns)).map(|ratio| 1.0 - ratio),
+        gain_over_today: over(today_ns).map(|ratio| 1.0 - ratio),
+        gain_interval: interval,
         regret: over(sum(|cost, _| cost.own_ns)).map(|ratio| ratio - 1.0),
         regret_p50: at(50),
         regret_p95: at(95),
@@ -546,6 +557,44 @@ mod tests {
         let one_dated = [at(Some(1), "1/a.parquet", "dated"), at(None, "2/a.parquet", "of an old version")];
         assert_eq!(class_of(&one_dated), "dated");
         assert_eq!(class_of(&[at(None, "1/a.parquet", "1"), at(None, "2/a.parquet", "2")]), "2");
+    }
+
+    /// Two hundred fleets of 40 VMs, in which each of 30 settings costs what today's does, up to a tenth of noise: that one of
+    /// them has a gain is chance.
+    #[test]
+    fn a_gain_that_is_chance_has_an_interval_with_zero() {
+        let mut random = dwell_stats::SplitMix64::new(5);
+        let (mut gains, mut certain) = (0, 0);
+        for _ in 0..200 {
+            let vm = |number: u64| {
+                // VMs differ in size: few have most of the costs.
+                let size = 1_000 + random.exponential(20_000.0) * random.below(20);
+                let costs: Vec<u64> = (0..30).map(|_| size + size * random.below(1_000) / 10_000).collect();
+                row(&format!("vm{number}.parquet"), None, &costs)
+            };
+            let rows: Vec<Row> = (0..40).map(vm).collect();
+            let found = rollout(&rows, &settings(30), &[1], &HeldOut::Vms(0.5)).unwrap();
+            let one = find(&found, "1 setting", None);
+            gains += u32::from(one.gain_over_today.unwrap() > 0.0);
+            certain += u32::from(one.gain_interval.unwrap().low > 0.0);
+        }
+        assert!((70..=130).contains(&gains), "{gains}");
+        // 2.5 % of 200.
+        assert!(certain <= 12, "{certain}");
+    }
+
+    #[test]
+    fn a_gain_of_nearly_all_vms_is_certain_and_of_few_vms_is_not_known() {
+        let found = |number: u64| {
+            let vm = |vm: u64| row(&format!("vm{vm}.parquet"), None, &[80 + vm % 30, 100, 200]);
+            let rows: Vec<Row> = (0..number).map(vm).collect();
+            let found = rollout(&rows, &settings(3), &[1], &HeldOut::Nothing).unwrap();
+            assert_eq!(find(&found, "today", None).gain_interval, None);
+            find(&found, "1 setting", None).gain_interval.unwrap()
+        };
+        let many = found(60);
+        assert!(many.low > 0.03 && many.low < many.value && many.high < 0.08, "{many:?}");
+        assert_eq!(found(5).limits(), None);
     }
 
     #[test]

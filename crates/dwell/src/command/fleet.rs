@@ -14,9 +14,11 @@ use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use crate::{progress, quantity};
 use anyhow::Context;
-use dwell_fleet::{Classes, Fineness, HeldOut, Question, Rollout, Row, rollout};
+use dwell_fleet::{Choice, Classes, Fineness, HeldOut, Question, Rollout, Row, rollout};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::NewFile;
+use dwell_report::{count, percent};
+use dwell_stats::Interval;
 use serde::Serialize;
 use show::{table_of, vms, words};
 use std::path::{Path, PathBuf};
@@ -219,8 +221,9 @@ fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {
     let others = rows.iter().filter(of_other).count();
     if others > 0 {
         notes.push(format!(
-            "recordings of another layer than {}, whose rule is replayed: {others}; idle times of two layers differ",
-            args.layer.name()
+            "recordings of another layer than {}, whose rule is replayed: {}; idle times of two layers differ",
+            args.layer.name(),
+            count(others as u128)
         ));
     }
     if found.today_is_default > 0 {
@@ -236,6 +239,16 @@ fn notes(args: &Args, rows: &[Row], found: &Rollout) -> Vec<String> {
             vms(found.new_vms),
             if found.new_vms == 1 { "has" } else { "have" },
         ));
+    }
+    let known = |of: &&Choice| of.class.is_none() && of.gain_interval.is_some_and(|of| of.limits().is_some());
+    let intervals =
+        found.choices.iter().filter(known).filter_map(|choice| Some((choice, choice.gain_interval?)));
+    let of = |(choice, of): (&Choice, Interval)| {
+        format!("`{}` {} to {}", choice.choice, percent(of.low), percent(of.high))
+    };
+    let intervals: Vec<String> = intervals.map(of).collect();
+    if !intervals.is_empty() {
+        notes.push(format!("95 % intervals of the gain, by how far VMs differ: {}", intervals.join(", ")));
     }
     for chosen in &found.chosen_on {
         if chosen.least_ns < chosen.cost_ns {

@@ -289,6 +289,11 @@ fn a_vm_that_decides_the_choice_alone_is_named() {
 
 /// Gives recordings of a folder releases of the kernel, one after the other, again and again.
 fn of_releases(releases: &[&str]) -> tempfile::TempDir {
+    of_alike(releases, 150_000)
+}
+
+/// The same, of VMs whose idle times are all about this long.
+fn of_alike(releases: &[&str], idle_ns: u64) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (number, release) in (0..12u64).zip(releases.iter().cycle()) {
         let mut metadata = Metadata::new(Layer::Host);
@@ -296,7 +301,7 @@ fn of_releases(releases: &[&str]) -> tempfile::TempDir {
         let mut writer =
             Writer::create(&folder.path().join(format!("vm{number:02}.parquet")), metadata).unwrap();
         let mut push =
-            |at: u64| writer.push(&Episode::new("vcpu0", at * 1_000_000, LONG_NS + number)).unwrap();
+            |at: u64| writer.push(&Episode::new("vcpu0", at * 1_000_000, idle_ns + number)).unwrap();
         (0..500).for_each(&mut push);
         writer.finish().unwrap();
     }
@@ -434,6 +439,19 @@ fn plans_go_by_the_newest_recording_and_say_what_is_a_default() {
     assert!(plans[0].present_is_recorded && notes(&found).contains("recordings of 1 VM differ"), "{found}");
     let (plans, found) = of(None, None);
     assert!(!plans[0].present_is_recorded && !notes(&found).contains("differ in"), "{found}");
+}
+
+/// No window of the default is as long as these idle times, so that it costs what never polling costs.
+#[test]
+fn a_gain_of_nothing_gets_no_plan() {
+    let folder = of_alike(&["6.18.1"], LONG_NS);
+    let found = json(&["fleet", &path(&folder, ""), "--plan", &path(&folder, "plans")]);
+    let why = "12 VMs have no plan: 12 for which the gain is within noise (95 % interval 0.00 % to 0.00 %)";
+    assert!(notes(&found).contains(why), "{found}");
+    assert!(
+        notes(&found).contains("95 % intervals of the gain, by how far VMs differ: `1 setting` 0.00 %"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -21,11 +21,12 @@ pub(super) struct PlansArgs {
     /// Write plans for `dwell apply` to this folder, and `order.csv` with the wave, class and plan of each VM
     ///
     /// The plans set the choice `1 a class` where there are classes, else the first of --settings. There is
-    /// one for each class, setting and setting in force, and none where the choice is a loss by its figures
-    /// or rests on fewer than 128 episodes. The waves are 1 %, 10 % and 100 % of the VMs of each class: apply
-    /// the plans of one, check them with `dwell verify --revert-if-worse`, and go on with the next. The
-    /// release that the plans are for is that of the recordings, or --kernel. With --force, plans of an
-    /// earlier order.csv in the folder are replaced, or removed where no VM gets them any more.
+    /// one for each class, setting and setting in force, and none where the choice is a loss by its figures,
+    /// where the 95 % interval of its gain includes 0, or where it rests on fewer than 128 episodes. The waves
+    /// are 1 %, 10 % and 100 % of the VMs of each class: apply the plans of one, check them with `dwell verify
+    /// --revert-if-worse`, and go on with the next. The release that the plans are for is that of the
+    /// recordings, or --kernel. With --force, plans of an earlier order.csv in the folder are replaced, or
+    /// removed where no VM gets them any more.
     #[arg(long, value_name = "FOLDER")]
     plan: Option<PathBuf>,
 }
@@ -67,14 +68,22 @@ impl<'a> Vm<'a> {
         };
         let figures = of_class(self.class).or_else(|| of_class(None));
         let loss = figures.and_then(|row| row.gain_over_today).filter(|gain| *gain < 0.0);
+        let limits = figures.and_then(|row| row.gain_interval?.limits());
         let chosen_on = found.episodes_chosen_on.get(&self.class.map(str::to_owned));
+        let within_noise = limits.filter(|[low, _]| *low <= 0.0);
         match loss {
             _ if self.episodes < MIN_EPISODES => Some(format!("with fewer than {MIN_EPISODES} episodes")),
             _ if chosen_on.is_some_and(|episodes| *episodes < MIN_EPISODES) => {
                 Some(format!("with a setting chosen on fewer than {MIN_EPISODES} episodes"))
             }
             Some(gain) => Some(format!("for which the choice is a loss (gain {})", percent(gain))),
-            None => None,
+            None => within_noise.map(|[low, high]| {
+                format!(
+                    "for which the gain is within noise (95 % interval {} to {})",
+                    percent(low),
+                    percent(high)
+                )
+            }),
         }
     }
 }

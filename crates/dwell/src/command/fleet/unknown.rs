@@ -2,7 +2,7 @@
 
 use dwell_fleet::{Costs, Question, Rollout, Row};
 use dwell_replay::latency;
-use dwell_report::{duration, number_of, percent};
+use dwell_report::{count, duration, number_of, percent};
 
 /// A note on what it does to the first choice that the wakeup latency of some recordings is not known: of `late`, the
 /// rollout at the other end of what it may be.
@@ -24,7 +24,7 @@ pub(super) fn note(
     Ok(Some(format!(
         "of {} of {} the wakeup latency is not known, and rules learn from idle time and latency together: \
          figures are without it. {other_end}",
-        unknown.len(),
+        count(unknown.len() as u128),
         number_of(usable().count() as u128, "recording")
     )))
 }
