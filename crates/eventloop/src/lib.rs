@@ -32,9 +32,17 @@
 //! whatever the sources do. A timer is run in the first step after its time.
 //!
 //! # Limits
-//! The budget is a promise of the source. Looks are as many as sources; hundreds of them make a round slow, and the
-//! policy learns that polling costs as much.
-#![warn(missing_docs)]
+//! * The budget is a promise of the source. Looks are as many as sources; hundreds of them make a round slow, and the
+//!   policy learns that polling costs as much.
+//! * A timer is never run before its time. Where the loop sleeps until then it is run later by the wakeup
+//!   latency, and over [`Epoll`] by the kernel's slack: that of the thread (`PR_SET_TIMERSLACK`, 50 us unless
+//!   set) or a thousandth of the time-out, whichever is longer, but at most 0.1 s. [`Uring`] has none.
+//! * A source or a timer that panics ends the step. Where the panic is caught the loop can go on: the source
+//!   is looked at again, the timer is gone, and no other one is lost.
+//! * A loop belongs to the thread that makes it, since its sources may: move what it is made of, and make it there.
+//! * A callback cannot reach the loop that runs it. One that accepts connections puts them where whoever calls
+//!   [`Loop::step`] finds them, and adds them between two steps.
+#![warn(missing_docs, missing_debug_implementations, clippy::missing_errors_doc)]
 
 mod doorbell;
 mod sync {

@@ -41,9 +41,9 @@ impl<'a> Timers<'a> {
         if first > now {
             return false;
         }
-        let later = self.due.split_off(&(now.get(), u64::MAX));
-        let due = std::mem::replace(&mut self.due, later);
-        for ((_, number), mut callback) in due {
+        // One at a time, for where a callback panics the others stay.
+        for _ in 0..self.due.range(..=(now.get(), u64::MAX)).count() {
+            let Some(((_, number), mut callback)) = self.due.pop_first() else { break };
             if let Some(again) = callback() {
                 let after = u64::try_from(again.as_nanos()).unwrap_or(u64::MAX).max(1);
                 self.due.insert((now.get().saturating_add(after), number), callback);

@@ -108,10 +108,11 @@ impl Uring {
     }
 
     fn ask_again(&mut self) -> io::Result<()> {
-        for user_data in std::mem::take(&mut self.again) {
+        while let Some(&user_data) = self.again.last() {
             if let Some(watched) = self.current(user_data) {
                 self.push(&watched.entry())?;
             }
+            self.again.pop();
         }
         Ok(())
     }
@@ -137,7 +138,8 @@ impl Uring {
                         self.again.push(user_data);
                     }
                 }
-                error if error == -Errno::CANCELED.raw_os_error() => {}
+                // The thread that asked has ended, and the kernel cancels what it asked for.
+                error if error == -Errno::CANCELED.raw_os_error() => self.again.push(user_data),
                 error => {
                     self.watched[source(user_data).0 as usize] = None;
                     failed = Some(io::Error::from_raw_os_error(-error));

@@ -7,6 +7,7 @@ use crate::wait::{Epoll, Wait, Watch};
 use dwell_idle::{Clock, Idler, Monotonic, Nanos, Policy, Record};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -95,8 +96,10 @@ impl<'a> Sources<'a> {
         for _ in 0..turn {
             let Some(id) = self.ready.pop_front() else { break };
             let Some(slot) = &mut self.all[id as usize] else { continue };
-            slot.ready = slot.source.run(BUDGET);
-            if slot.ready {
+            // Before it is run: one that panics is looked at again.
+            slot.ready = false;
+            if slot.source.run(BUDGET) {
+                slot.ready = true;
                 self.ready.push_back(id);
             }
         }
@@ -125,6 +128,12 @@ pub struct Loop<'a, P, C = Monotonic, R = (), W = Epoll> {
     steps: u32,
     /// The numbers of the sources that a wait made ready.
     woke: Vec<u32>,
+}
+
+impl<P: fmt::Debug, C: fmt::Debug, R: fmt::Debug, W: fmt::Debug> fmt::Debug for Loop<'_, P, C, R, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loop").field("idler", &self.idler).field("wait", &self.wait).finish_non_exhaustive()
+    }
 }
 
 impl<'a, P: Policy, C: Clock, R: Record> Loop<'a, P, C, R> {
@@ -252,7 +261,7 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
     pub fn step(&mut self) -> io::Result<Step> {
         let timers = self.timers.run(|| self.idler.clock().now());
         self.sources.look();
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         if self.blind && (self.steps >= FD_STEPS || self.wait.ring() == Some(true)) {
             self.look_at_fds()?;
         }
@@ -272,8 +281,8 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         let timeout = timers.first().map(until);
         let (mut idle, mut rounds, mut slept) = (idler.idle(timeout), 0u32, false);
         while idle.polls() && !sources.look() {
-            rounds += 1;
-            if *blind && wait.ring().unwrap_or_else(|| rounds.is_multiple_of(FD_ROUNDS)) {
+            rounds = rounds % FD_ROUNDS + 1;
+            if *blind && wait.ring().unwrap_or(rounds == FD_ROUNDS) {
                 wait.wait(Some(Duration::ZERO), |id| sources.is_ready(id))?;
                 if !sources.ready.is_empty() {
                     break;
@@ -297,5 +306,21 @@ impl<'a, P: Policy, C: Clock, R: Record, W: Wait> Loop<'a, P, C, R, W> {
         woke.extend(&sources.ready);
         idle.wakes(woke);
         Ok(slept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_idle::policy::reference::Never;
+
+    /// They were counted until the next look at file descriptors, of which there may be none: after 2^32 the count
+    /// overflowed.
+    #[test]
+    fn number_of_steps_has_no_limit() {
+        let mut looped = Loop::new(Idler::new(Never)).unwrap();
+        looped.after(Duration::ZERO, || Some(Duration::ZERO));
+        looped.steps = u32::MAX;
+        looped.step().unwrap();
     }
 }

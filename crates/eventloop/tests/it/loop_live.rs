@@ -1,10 +1,12 @@
 //! The loop as it is used: threads ring, timers expire, sockets become readable.
 
-use dwell_eventloop::{Bell, Doorbell, Epoll, Idler, Loop, Nanos, Uring, Watch};
+use dwell_eventloop::{Bell, Doorbell, Epoll, Idler, Loop, Nanos, SourceId, Uring, Wait, Watch};
 use dwell_idle::policy::reference::{Always, Fixed, Never};
 use dwell_idle::{Policy, Record, Row};
 use dwell_stats::SplitMix64;
+use rustix::fd::AsFd;
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -92,6 +94,63 @@ fn timers(wait: impl Watch) {
     assert!(halts.get() >= 3, "it slept until each");
 }
 
+/// A source that had panicked was never run again, and timers that were due beside one that panicked were lost.
+#[test]
+fn panic_in_a_callback_loses_no_other_event() {
+    panics(Epoll::new().unwrap());
+    uring().into_iter().for_each(panics);
+}
+
+fn panics(wait: impl Watch) {
+    let (rings, timers, begin) = (Cell::new(0), Cell::new(0), Instant::now());
+    let mut looped = Loop::over(Idler::new(Never), wait);
+    let (bell, doorbell) = Bell::new(|| {
+        rings.set(rings.get() + 1);
+        assert!(rings.get() > 1, "the first ring panics");
+    })
+    .unwrap();
+    looped.add(bell).unwrap();
+    doorbell.ring();
+    assert!(catch_unwind(AssertUnwindSafe(|| looped.step())).is_err());
+    doorbell.ring();
+    looped.step().unwrap();
+    assert_eq!(rings.get(), 2);
+    looped.after(Duration::ZERO, || panic!("the first timer panics"));
+    looped.after(Duration::ZERO, || {
+        timers.set(timers.get() + 1);
+        (timers.get() < 2).then_some(Duration::from_micros(1))
+    });
+    assert!(catch_unwind(AssertUnwindSafe(|| looped.step())).is_err());
+    // Keeps the loop from sleeping for good where a timer is lost.
+    looped.after(Duration::ZERO, || Some(Duration::from_millis(1)));
+    looped.run_until(|| timers.get() == 2 || begin.elapsed() > Duration::from_secs(5)).unwrap();
+    assert_eq!(timers.get(), 2);
+}
+
+/// The kernel cancels the polls of a thread that ends, and nothing of their descriptors was seen any more.
+#[test]
+fn descriptor_that_an_ended_thread_watched_is_reported() {
+    let Some(mut wait) = uring() else { return };
+    for (id, edge) in [(SourceId::of(0), true), (SourceId::of(1), false)] {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let watched = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| wait.watch(id, read.as_fd(), edge));
+            watcher.join().unwrap()
+        });
+        watched.unwrap();
+        let mut seen = None;
+        // The kernel may still be about to end it.
+        wait.wait(Some(Duration::from_millis(20)), |id| seen = Some(id)).unwrap();
+        rustix::io::write(&write, b"x").unwrap();
+        let begin = Instant::now();
+        while seen.is_none() && begin.elapsed() < Duration::from_secs(5) {
+            wait.wait(Some(Duration::from_millis(20)), |id| seen = Some(id)).unwrap();
+        }
+        assert_eq!(seen, Some(id), "by edges: {edge}");
+        wait.forget(id, read.as_fd()).unwrap();
+    }
+}
+
 /// Over epoll time-outs were rounded up to whole milliseconds.
 #[test]
 fn timer_of_100_us_is_run_within_a_millisecond() {
@@ -104,7 +163,11 @@ fn timer_of_100_us_is_run_within_a_millisecond() {
                 fired.set(true);
                 None
             });
-            looped.run_until(|| fired.take()).unwrap();
+            if !looped.step().unwrap().timers {
+                assert!(looped.step().unwrap().timers, "no sleep ends early");
+            }
+            assert!(fired.take());
+            assert!(begin.elapsed() >= Duration::from_micros(100), "it is never too early");
             begin.elapsed() < Duration::from_millis(1)
         });
         assert!(in_time);
