@@ -184,7 +184,8 @@ def rollout(
     [('1 setting', 2515000), ('2 settings', 2515000), ('own best', 2515000)]
     """
     of_vms = None if classes is None else list(classes.items())
-    return json.loads(_dwell.rollout(costs, layer, version, grid, list(numbers), held_out, of_vms))
+    found: Rollout = json.loads(_dwell.rollout(costs, layer, version, grid, list(numbers), held_out, of_vms))
+    return found
 
 
 def tune(
@@ -205,7 +206,8 @@ def tune(
     'change'
     """
     where = source if isinstance(source, bytes) else os.fspath(source)
-    return json.loads(_dwell.tune(where, halt_cost_ns, layer, version, min_gain))
+    found: dict[str, Any] = json.loads(_dwell.tune(where, halt_cost_ns, layer, version, min_gain))
+    return found
 
 
 def histogram(episodes: Tabular, per_octave: int = 8) -> RecordBatch:

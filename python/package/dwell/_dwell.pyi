@@ -1,12 +1,13 @@
 """The native functions, without defaults. Use those of the package."""
 
-from typing import Any
+from typing import Any, Self
 
 __version__: str
 
 class RecordBatch:
     """A record batch; `pyarrow.record_batch`, `polars.DataFrame` and others take it."""
 
+    def __new__(cls, data: Any, *, names: Any = None, schema: Any = None, metadata: Any = None) -> Self: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     @property
     def num_rows(self) -> int: ...
@@ -14,6 +15,7 @@ class RecordBatch:
 class Table:
     """A table; `pyarrow.table`, `polars.DataFrame`, DuckDB and others take it."""
 
+    def __new__(cls, data: Any, *, names: Any = None, schema: Any = None, metadata: Any = None) -> Self: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
     @property
     def num_rows(self) -> int: ...
