@@ -87,6 +87,9 @@ impl Recorder {
     }
 
     /// As [`sink`](Recorder::sink), with a ring for at least so many rows.
+    ///
+    /// # Panics
+    /// As [`ring()`](ring).
     pub fn sink_of(&self, name: &str, rows: usize) -> Sink {
         let (sink, tap) = ring(rows);
         if let Some(threads) = &self.threads {

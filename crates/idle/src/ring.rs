@@ -48,8 +48,11 @@ pub struct Tap {
 }
 
 /// A ring for at least so many rows, 48 bytes each.
+///
+/// # Panics
+/// Where memory cannot have so many.
 pub fn ring(rows: usize) -> (Sink, Tap) {
-    let rows = rows.next_power_of_two();
+    let rows = rows.checked_next_power_of_two().expect("more rows than memory has places for");
     let shared = Arc::new(Shared {
         rows: (0..rows).map(|_| Default::default()).collect(),
         pushed: Line::default(),
@@ -169,6 +172,13 @@ mod tests {
                 prop_assert_eq!((tap.rows(), tap.lost()), (queue.len() as u64, lost));
             }
         }
+    }
+
+    /// Without checks of overflow it had no rows at all, and each was lost.
+    #[test]
+    #[should_panic(expected = "more rows than memory has places for")]
+    fn more_rows_than_can_be_counted_are_refused() {
+        ring(usize::MAX);
     }
 
     #[test]
