@@ -413,8 +413,15 @@ impl<W: Write + Send> Episodes<'_, W> {
         self.write(&mut reader.summary, lines)?;
         let assumed = self.assumed(&reader.summary);
         let Episodes { choice, episodes, writer, name, arch, options, .. } = self;
+        let is_guest = choice.as_ref().is_some_and(|choice| choice.layer == Layer::Guest);
         let Some(mut choice) = choice.filter(|_| reader.summary.episodes > 0) else {
-            let (lines, how) = (reader.summary.lines_in_words(), how_to_record(options.layer));
+            let lines = reader.summary.lines_in_words();
+            let how = match is_guest && reader.summary.incomplete_episodes == 0 {
+                true => {
+                    "no CPU idled: all were busy; record for longer, or while there is less to do".to_owned()
+                }
+                false => how_to_record(options.layer),
+            };
             return Err(ImportError::NoEpisodes(format!("{name}: no episodes in {lines}; {how}")));
         };
         if let Some(segments) = choice.pairing.take_segments() {

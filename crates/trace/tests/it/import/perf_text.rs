@@ -94,6 +94,22 @@ fn no_episode_is_an_error_that_says_what_was_there() {
     assert!(error("").starts_with("t: no episodes in 0 lines"));
 }
 
+/// It said how to record a guest, which had been done.
+#[test]
+fn trace_in_which_no_cpu_idled_says_that_they_were_busy() {
+    let switch = "sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=120 prev_state=R ==> next_comm=b next_pid=2 next_prio=120";
+    let text = format!("a 1 [000] 1.000200: {switch}\na 1 [001] 1.000300: {switch}\n");
+    let busy = error(&text);
+    assert!(
+        busy.ends_with("; no CPU idled: all were busy; record for longer, or while there is less to do"),
+        "{busy}"
+    );
+    // What began to idle and did not end is another matter.
+    let idles = "sched:sched_switch: prev_comm=a prev_pid=1 prev_prio=120 prev_state=R ==> next_comm=swapper/0 next_pid=0 next_prio=120";
+    let error = error(format!("{text}a 1 [000] 1.000400: {idles}\n"));
+    assert!(error.contains("; record "), "{error}");
+}
+
 #[test]
 fn waits_of_threads_are_episodes() {
     let text = "\
