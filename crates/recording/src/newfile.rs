@@ -9,12 +9,14 @@
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// Why a file could not be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum NewFileError {
     /// Something that cannot be replaced has this name.
     #[error("cannot write {path}: it is not a regular file; name a new file, or one that may be replaced")]
@@ -103,6 +105,10 @@ impl NewFile {
     }
 
     fn with_mode(path: &Path, new: u32) -> Result<NewFile, NewFileError> {
+        // What ends with a slash is a directory, or would be one, and an empty path is nothing.
+        if path.as_os_str().is_empty() || path.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(NewFileError::NotRegular { path: path.to_owned() });
+        }
         let mode = mode_at(path)?;
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -229,6 +235,15 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    /// All was written before the name was found to be none.
+    #[test]
+    fn a_name_that_no_file_can_have_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [dir.path().join("new/"), PathBuf::new()] {
+            assert!(matches!(NewFile::create(&path), Err(NewFileError::NotRegular { .. })), "{path:?}");
+        }
     }
 
     #[test]
