@@ -155,9 +155,9 @@ impl Account {
             return false;
         }
         // No sum here leaves 40 bits: halt cost, window, and with them what is added are below 8 * 2^32.
-        let cost = if idle <= window { idle.0 } else { window.0 + self.halt_cost };
+        let cost = if idle <= window { idle.0 } else { window.0.saturating_add(self.halt_cost) };
         let credit = self.balance.unsigned_abs() + 2 * idle.0.min(self.halt_cost);
-        // Never negative by the proof above; saturating, so that a window that was not allowed does no harm.
+        // Never negative by the proof above; all saturates, so that a window that was not allowed does no harm.
         self.balance = credit.saturating_sub(cost).min(LIMIT * self.halt_cost) as i64;
         true
     }
@@ -244,6 +244,14 @@ mod tests {
             episodes += 1;
         }
         assert_eq!(episodes, 800_000 / 20_000);
+    }
+
+    /// It overflowed.
+    #[test]
+    fn window_that_was_not_allowed_empties_the_account() {
+        let mut account = Account::new(Nanos(1_000));
+        assert!(account.settle(Nanos(u64::MAX - 1), &Outcome::of(Nanos::MAX)));
+        assert_eq!(account.balance(), Nanos::ZERO);
     }
 
     #[test]
