@@ -20,6 +20,7 @@ pub const FD_ROUNDS: u32 = 32;
 
 /// What happened in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Step {
     /// How many sources were run.
     pub ran: usize,

@@ -36,6 +36,7 @@ pub type DefaultClock = core::convert::Infallible;
 
 /// What an idler did since it was made, modulo 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Totals {
     /// Waits that were finished.
     pub episodes: u64,

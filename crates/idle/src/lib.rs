@@ -81,7 +81,7 @@
 //!   its time-out by 8 looks.
 //! * With `COOP_TASKRUN` or `DEFER_TASKRUN` but without `TASKRUN_FLAG`, io_uring posts completions only when
 //!   the thread enters the kernel: a look at the completion queue then sees nothing.
-#![warn(missing_docs)]
+#![warn(missing_docs, missing_debug_implementations, clippy::missing_errors_doc)]
 #![no_std]
 #![forbid(unsafe_code)]
 #[cfg(feature = "std")]

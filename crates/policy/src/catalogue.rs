@@ -46,7 +46,7 @@ impl Terms {
 }
 
 /// How a policy is started, and with that what is written after its name.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Start {
     /// `never`: nothing.

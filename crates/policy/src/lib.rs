@@ -34,7 +34,7 @@
 //! were checked by test vectors, the inputs and outputs of the compiled functions of the releases named in
 //! each module; the conformance test replays every vector through the public API. Names of parameters,
 //! tracepoints and constants are those of the kernel and of QEMU, so that a reader can find them there.
-#![warn(missing_docs)]
+#![warn(missing_docs, missing_debug_implementations, clippy::missing_errors_doc)]
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -530,6 +530,7 @@ pub struct Setting<O = Layer> {
 
 /// Why a value was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SetError {
     /// The owner has no parameter of this name.
     NoSuchParam {

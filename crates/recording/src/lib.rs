@@ -40,7 +40,7 @@
 //! Parquet library can be made to by a damaged file; the reader catches that and says that the file is damaged (the
 //! panic's own line still goes to stderr).
 
-#![warn(missing_docs)]
+#![warn(missing_docs, missing_debug_implementations, clippy::missing_errors_doc)]
 #![forbid(unsafe_code)]
 
 pub mod accounting;

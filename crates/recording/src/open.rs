@@ -35,6 +35,7 @@ pub(crate) const MAX_TIMER_ROWS: usize = 1 << 20;
 
 /// Why a file was not opened as a recording.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The system would not open it.
     #[error("cannot open the recording {path}")]
@@ -161,6 +162,7 @@ pub enum OpenError {
 }
 
 /// A file that is a recording as far as its footer shows; no row has been read. Its contents are of type `C`.
+#[derive(Debug)]
 pub(crate) struct Opened<C, O = Layer> {
     pub(crate) groups: RowGroups,
     pub(crate) metadata: Metadata<O>,

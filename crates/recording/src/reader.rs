@@ -18,11 +18,13 @@ use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use std::collections::HashMap;
 use std::error::Error;
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Why a row group could not be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// There are fewer row groups.
     #[error("{path}: row group {row_group} is wanted, there are {row_groups}")]
@@ -80,6 +82,7 @@ pub enum ReadError {
 /// # Ok(idle_ns)
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Reader {
     file: Opened<Contents>,
     idlers: HashMap<String, u32>,
@@ -88,11 +91,17 @@ pub struct Reader {
 
 impl Reader {
     /// Opens the recording at `path`.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the file cannot be read or is no recording.
     pub fn open(path: &Path) -> Result<Reader, OpenError> {
         Reader::new(path, Storage::open(path)?)
     }
 
     /// Opens a recording that is in memory; errors call it by `name`.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the bytes are no recording.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Reader, OpenError> {
         Reader::new(Path::new(name), Storage::Memory(bytes.into()))
     }
@@ -219,6 +228,9 @@ impl Reader {
     }
 
     /// Reads `columns` of row group number `row_group` into `chunk`, and empties what was there.
+    ///
+    /// # Errors
+    /// [`ReadError`] where there is no such row group, or the file is damaged; `chunk` is empty then.
     pub fn read(&self, row_group: usize, columns: Columns, chunk: &mut Chunk) -> Result<(), ReadError> {
         chunk.clear();
         chunk.rows = self.file.groups.rows(row_group)?;
@@ -324,6 +336,12 @@ pub(crate) struct RowGroups {
     pub(crate) path: PathBuf,
     pub(crate) file: SerializedFileReader<Storage>,
     pub(crate) storage: Storage,
+}
+
+impl fmt::Debug for RowGroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowGroups").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl RowGroups {

@@ -114,6 +114,9 @@ pub struct Quantile {
 
 impl Summary {
     /// Reads all of a recording.
+    ///
+    /// # Errors
+    /// [`ReadError`] where the file is damaged.
     pub fn of(reader: &Reader) -> Result<Summary, ReadError> {
         let mut all = Counter::default();
         let mut idlers: Vec<Counter> = Vec::new();

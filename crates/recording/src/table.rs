@@ -109,6 +109,7 @@ pub(crate) fn plain(error: ParquetError) -> Box<dyn Error + Send + Sync> {
 }
 
 /// A table on its way into a Parquet file, row group by row group.
+#[derive(Debug)]
 pub struct TableWriter<W: Write + Send> {
     pub(crate) file: SerializedFileWriter<W>,
     fields: Vec<Field>,

@@ -96,6 +96,7 @@ impl RowGroups {
 }
 
 /// Reads a table as a whole: what it holds is in memory at once. No input makes it panic.
+#[derive(Debug)]
 pub struct TableReader {
     groups: RowGroups,
 }
@@ -166,6 +167,7 @@ impl TableReader {
 
 /// A table could not be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TableReadError {
     /// It is not the table that is wanted.
     #[error(transparent)]

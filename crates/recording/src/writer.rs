@@ -17,6 +17,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
+use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
@@ -31,6 +32,7 @@ pub(crate) const CONTENTS_KEY: &str = "dwell.contents";
 
 /// Why a recording could not be written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WriteError {
     /// The file could not be made, or not be put in its place.
     #[error(transparent)]
@@ -141,6 +143,7 @@ impl Default for Packing {
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Writer<W: Write + Send> {
     file: TableWriter<W>,
     metadata: Metadata,
@@ -154,16 +157,25 @@ pub struct Writer<W: Write + Send> {
 
 impl Writer<NewFile> {
     /// Begins the recording that will be at `path`.
+    ///
+    /// # Errors
+    /// Where the file cannot be made.
     pub fn create(path: &Path, metadata: Metadata) -> Result<Self, WriteError> {
         Writer::create_packed(path, metadata, Packing::default())
     }
 
     /// Begins the recording that will be at `path`, packed as asked.
+    ///
+    /// # Errors
+    /// Where the file cannot be made, or zstd has no such level.
     pub fn create_packed(path: &Path, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
         Writer::new(NewFile::private(path)?, metadata, packing)
     }
 
     /// Writes what is left, and gives the file its name. Returns what is in it.
+    ///
+    /// # Errors
+    /// What writing fails with; there is no new file then.
     pub fn finish(self) -> Result<Contents, WriteError> {
         let (contents, file) = self.close()?;
         file.keep()?;
@@ -173,6 +185,9 @@ impl Writer<NewFile> {
 
 impl<W: Write + Send> Writer<W> {
     /// Begins a recording that is written to `out`.
+    ///
+    /// # Errors
+    /// Where `out` cannot be written to, or zstd has no such level.
     pub fn new(out: W, metadata: Metadata, packing: Packing) -> Result<Self, WriteError> {
         Ok(Writer {
             file: begin(out, &fields().collect::<Vec<_>>(), packing)?,
@@ -204,11 +219,18 @@ impl<W: Write + Send> Writer<W> {
 
     /// The number of the idler of this name, for [`push_numbered`](Writer::push_numbered). An idler that is new becomes
     /// part of the contents at once, so that one should be asked for when its first episode is there.
+    ///
+    /// # Errors
+    /// [`WriteError::TooManyIdlers`].
     pub fn idler(&mut self, name: &str) -> Result<IdlerId, WriteError> {
         self.idlers.number(name, self.contents.episodes, &mut self.contents.idlers).map(IdlerId)
     }
 
-    /// Appends one episode. After an error that is about the episode itself the writer is as before.
+    /// Appends one episode. After an error that is about the episode itself the writer is as before; after one of
+    /// writing, [`close`](Writer::close) and [`finish`](Writer::finish) fail too.
+    ///
+    /// # Errors
+    /// [`WriteError`]: what is wrong with the episode, or what writing a row group fails with.
     pub fn push(&mut self, episode: &Episode<'_>) -> Result<(), WriteError> {
         let ready = self.join_handlers(episode.ready)?;
         let idler = self.idler(episode.idler)?;
@@ -227,6 +249,9 @@ impl<W: Write + Send> Writer<W> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// As [`push`](Writer::push); [`WriteError::UnknownIdler`] for the number of another writer.
     pub fn push_numbered<I>(&mut self, idler: IdlerId, episode: &Episode<'_, I>) -> Result<(), WriteError> {
         let ready = self.join_handlers(episode.ready)?;
         self.push_joined(idler, episode, ready)
@@ -277,6 +302,9 @@ impl<W: Write + Send> Writer<W> {
     }
 
     /// Writes what is left, and returns what is in the recording, and where it was written to.
+    ///
+    /// # Errors
+    /// What writing fails with, now or before.
     pub fn close(mut self) -> Result<(Contents, W), WriteError> {
         if !self.rows.idler.is_empty() {
             self.flush()?;
@@ -344,7 +372,7 @@ impl IdlerId {
 }
 
 /// Numbers of idlers, and where each is.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Idlers {
     numbers: HashMap<String, u32>,
     /// The idler of the last episode: most often the next one's too.
@@ -352,7 +380,7 @@ struct Idlers {
     all: Vec<IdlerState>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct IdlerState {
     /// When its last episode started \[ns\].
     start_ns: u64,
@@ -439,6 +467,12 @@ struct Rows {
     alone_ns: Optional<i64>,
 }
 
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows").field("rows", &self.idler.len()).finish_non_exhaustive()
+    }
+}
+
 impl Rows {
     /// Everything but `ready`. Parquet stores unsigned integers as signed ones of the same bits.
     fn push<I>(&mut self, idler: u32, episode: &Episode<'_, I>) {
@@ -507,6 +541,7 @@ fn pick(numbers: &[u32], from: &[ByteArray]) -> Vec<ByteArray> {
 mod tests {
     use super::*;
     use crate::Layer;
+    use std::io;
 
     fn writer() -> Writer<Vec<u8>> {
         Writer::new(Vec::new(), Metadata::new(Layer::Iothread), Packing::default()).unwrap()
@@ -517,6 +552,26 @@ mod tests {
         let packing = Packing { rows_per_group: usize::MAX, ..Packing::default() };
         let writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), packing).unwrap();
         assert_eq!(writer.rows_per_group, MAX_ROWS);
+    }
+
+    /// A disk that was full for a moment: the recording lacks a row group, and is none.
+    #[test]
+    fn what_failed_to_be_written_once_cannot_be_finished() {
+        struct Full(u32);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += 1;
+                if self.0 == 2 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let packing = Packing { rows_per_group: 1 << 14, ..Packing::default() };
+        let mut writer = Writer::new(Full(0), Metadata::new(Layer::Guest), packing).unwrap();
+        let failed =
+            (0..1 << 16).filter(|at| writer.push(&Episode::new("cpu0", at * at, *at)).is_err()).count();
+        assert!(failed > 0 && writer.close().is_err(), "{failed}");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub struct Statistics {
 
 impl Statistics {
     pub(crate) fn new(counts: Counts, totals: Totals, cpu_ns: u64) -> Statistics {
-        let Totals { episodes, halts, caught, preempted, lost: _ } = totals;
+        let Totals { episodes, halts, caught, preempted, .. } = totals;
         Statistics { counts, waits: episodes, halts, caught, preempted, cpu_ns }
     }
 }

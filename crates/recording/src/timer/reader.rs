@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Reads a recording of timers, row group by row group.
+#[derive(Debug)]
 pub struct TimerReader {
     file: Opened<TimerContents, Owner>,
     vcpus: HashMap<String, u32>,

@@ -9,6 +9,7 @@ use crate::table_reader::LONGEST_TEXT;
 use crate::writer::{begin, end};
 use crate::{Packing, WriteError};
 use dwell_policy::Owner;
+use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
@@ -31,6 +32,12 @@ struct Row {
     at_ns: u64,
     timer: Option<TimerRow>,
     exit: Option<ExitRow>,
+}
+
+impl<W: Write + Send> fmt::Debug for TimerWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerWriter").field("pushed", &self.pushed).finish_non_exhaustive()
+    }
 }
 
 impl TimerWriter<NewFile> {
