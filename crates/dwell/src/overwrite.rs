@@ -1,6 +1,7 @@
 //! Files that a command writes: one that is there already is replaced only if that was asked for.
 
 use anyhow::{bail, ensure};
+use dwell_recording::NewFile;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf, absolute};
 
@@ -13,7 +14,7 @@ pub(crate) struct ForceArg {
 }
 
 impl ForceArg {
-    /// Refuses a file that is there already. To be asked before the work begins.
+    /// Refuses a file that is there already, or cannot be written. To be asked before the work begins.
     pub(crate) fn may_write<'a>(
         self,
         path: &Path,
@@ -37,7 +38,8 @@ impl ForceArg {
     }
 }
 
-/// Refuses a file that is there already, unless it may be replaced; one of the inputs may not.
+/// Refuses a file that cannot be written, and one that is there already, unless it may be replaced; one of the inputs may
+/// not.
 pub(crate) fn may_write<'a>(
     path: &Path,
     replace: bool,
@@ -50,9 +52,9 @@ pub(crate) fn may_write<'a>(
     {
         bail!("cannot write {}: it is the input {}; name another file", path.display(), input.display());
     }
-    // What is not a regular file is refused with its own reason when it is written.
     if !replace && path.symlink_metadata().is_ok_and(|there| there.is_file()) {
         bail!("cannot write {}: the file exists; {remedy}, or name another file", path.display());
     }
-    Ok(())
+    // What cannot be written is found before the work and not after it.
+    Ok(NewFile::private(path).map(drop)?)
 }

@@ -83,6 +83,29 @@ impl Folder {
     }
 }
 
+/// It was found after the work: after the replay, after tracepoints were opened.
+#[test]
+fn output_that_cannot_be_written_is_found_before_the_work() {
+    let folder = Folder::new();
+    let (input, page) = (folder.text("no-recording.parquet"), folder.text("missing/x"));
+    // None of these inputs is there either, and is not looked for yet.
+    for words in [
+        &["report", &input, "-o", &page][..],
+        &["sketch", &input, "-o", &page],
+        &["timer", "tune", &input, "--page", &page],
+        &["record", "guest", "-o", &page],
+        &["record", "host", "--sketch", "-o", &page],
+        &["record", "thread", "--comm", "x", "-o", &page],
+        &["timer", "record", "--pid", "1", "-o", &page],
+    ] {
+        let error = refused(words);
+        let what = format!("cannot create a file in {}; create the directory first", folder.text("missing"));
+        assert!(error.contains(&what), "{words:?}: {error}");
+    }
+    let error = refused(&["report", &input, "-o", &folder.text("new/")]);
+    assert!(error.contains("it is not a regular file"), "{error}");
+}
+
 #[test]
 fn replay_counts_by_hand() {
     // KVM's defaults of 6.18 by hand: 0 grows to 10 us after a halt of 5 us; 8 us are polled through; 30 us grow it to

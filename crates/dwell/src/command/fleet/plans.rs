@@ -100,6 +100,12 @@ impl PlansArgs {
         self.plan.as_ref().map(|folder| folder.join(ORDER))
     }
 
+    /// Makes the folder of the plans if it is not there yet.
+    pub(super) fn create_folder(&self) -> anyhow::Result<()> {
+        let Some(folder) = &self.plan else { return Ok(()) };
+        fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))
+    }
+
     pub(super) fn are_wanted(&self) -> bool {
         self.plan.is_some()
     }
@@ -239,7 +245,6 @@ fn without_plan(reasons: &BTreeMap<String, usize>) -> Option<String> {
 /// plans of an earlier order that the new one does not name.
 fn write_all(folder: &Path, files: &[(String, Vec<u8>)], force: ForceArg) -> anyhow::Result<()> {
     files.iter().try_for_each(|(name, _)| force.may_write(&folder.join(name), []))?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     for old in plans_of_order(folder) {
         let path = folder.join(&old);
         if files.iter().all(|(name, _)| *name != old)
