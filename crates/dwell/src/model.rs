@@ -24,10 +24,9 @@ use std::path::Path;
 pub(crate) struct ModelArgs {
     /// Layer whose rule to replay [default: the layer of the recording]
     ///
-    /// host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest,
-    /// iothread QEMU's adaptive polling, and guest+host a polling guest on a host that may poll as well. A recording
-    /// of one layer can be replayed through the rule of another.
-    #[arg(long, value_parser = suggest::replayed_layers(Whose::parse), value_name = "LAYER")]
+    /// host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest and
+    /// iothread QEMU's adaptive polling. A recording of one layer can be replayed through the rule of another.
+    #[arg(long, value_parser = suggest::single_layers(Whose::single), value_name = "LAYER")]
     pub(crate) layer: Option<Whose>,
     #[command(flatten)]
     pub(crate) versions: VersionArgs,
@@ -75,7 +74,7 @@ impl ModelArgs {
     /// With the host's recording given, the layer is guest+host.
     pub(crate) fn above_host(&mut self) -> anyhow::Result<()> {
         let whose = *self.layer.get_or_insert(Whose::Stacked);
-        ensure!(whose == Whose::Stacked, "--host is for --layer guest+host, not {}", whose.name());
+        ensure!(whose == Whose::Stacked, "--host takes the guest and its host together; leave out --layer {}", whose.name());
         Ok(())
     }
 }
@@ -89,6 +88,12 @@ impl Whose {
                 "layers that can be replayed: host, guest, driver, iothread, guest+host; timers: `dwell timer`".to_owned()
             }),
         }
+    }
+
+    /// Reads the name of a layer.
+    pub(crate) fn single(text: &str) -> Result<Whose, String> {
+        let one = Layer::from_name(text).map(Whose::One);
+        one.ok_or_else(|| "give one layer: host, guest, driver or iothread; timers: `dwell timer`".to_owned())
     }
 
     /// The layers whose rules take part, the one that idles first.

@@ -37,10 +37,15 @@ pub(crate) fn one_of<T: Copy + Send + Sync>(values: &'static [Named<T>]) -> impl
     })
 }
 
-/// With the layers whose rules can be replayed.
+/// With the layers whose rules can be replayed, two of them at once.
 pub(crate) fn replayed_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
     let values = || vec!["host", "guest", "driver", "iothread", "guest+host"];
     Suggest { parse, values }
+}
+
+/// With the layers of which a command takes one.
+pub(crate) fn single_layers<T>(parse: fn(&str) -> Result<T, String>) -> Suggest<T> {
+    Suggest { parse, values: || vec!["host", "guest", "driver", "iothread"] }
 }
 
 /// With whose parameters there are.
@@ -82,6 +87,7 @@ mod tests {
             assert!(!values().is_empty() && values().iter().all(|value| accepts(value)), "{:?}", values());
         };
         all(replayed_layers(Whose::parse).values, &|value| Whose::parse(value).is_ok());
+        all(single_layers(Whose::single).values, &|value| Whose::single(value).is_ok());
         all(owners(settings::owner).values, &|value| settings::owner(value).is_ok());
         all(kernels(settings::kernel).values, &|value| settings::kernel(value).is_ok());
         all(qemus(settings::qemu).values, &|value| settings::qemu(value).is_ok());

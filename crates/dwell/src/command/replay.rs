@@ -28,6 +28,12 @@ use std::path::PathBuf;
 /// woke its tasks or vCPUs, a second table has the work done under each setting, as `dwell tune` predicts it.
 #[derive(clap::Args)]
 #[command(
+    mut_arg("layer", |arg| arg.value_parser(crate::suggest::replayed_layers(Whose::parse)).long_help(
+        "Layer whose rule to replay [default: the layer of the recording]\n\n\
+         host is KVM halt polling, guest the haltpoll governor, driver the idle driver dwell_idle of a guest, iothread QEMU's \
+         adaptive polling, and guest+host a polling guest on a host that may poll as well. A recording of one layer can be \
+         replayed through the rule of another.",
+    )),
     after_help = "Examples:\n  dwell replay recordings/guest-memcached_poisson10k.parquet --layer host --kernel 6.18 \
                         --set halt_poll_ns=160us --set halt_poll_ns_shrink=2 --set halt_poll_ns=50us\n  \
                         dwell replay iothread.parquet --qemu 11.1"

@@ -108,9 +108,8 @@ pub(crate) struct Tuned {
 pub(crate) fn run(mut args: Args) -> Outcome {
     // Before anything is recorded.
     args.plan.check(args.input.file().into_iter().chain(&args.also))?;
-    match &args.host {
-        Some(_) => args.model.above_host()?,
-        None => drop(args.model.layer.map(one_layer).transpose()?),
+    if args.host.is_some() {
+        args.model.above_host()?;
     }
     let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {

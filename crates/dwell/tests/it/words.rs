@@ -431,6 +431,18 @@ fn completions_have_the_values_of_layers_kernels_and_policies() {
     }
 }
 
+/// They offered two layers at once, and refused them.
+#[test]
+fn commands_offer_the_layers_that_they_accept() {
+    for (command, file) in [("control", "--replay"), ("tune", GUEST), ("report", GUEST)] {
+        let help = printed(&[command, "--help"], 120);
+        assert!(help.contains("[possible values: host, guest, driver, iothread]"), "{help}");
+        let output = dwell(&[command, "--layer", "guest+host", file, GUEST], 80);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("give one layer: host, guest, driver or iothread"), "{error}");
+    }
+}
+
 #[test]
 fn manual_pages_are_clean_and_there_is_one_for_each_command() {
     let folder = tempfile::tempdir().expect("a folder can be made");

@@ -3,7 +3,7 @@
 use super::Args;
 use crate::command::iothread::socket;
 use crate::model::{ModelArgs, Whose, or_left_out};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use dwell_control::daemon::config::{self, Config, Options};
 use dwell_machine::{Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
@@ -35,12 +35,8 @@ pub(super) fn configuration(args: &Args) -> anyhow::Result<Config> {
         config.qemus.push(config::Qemu { qmp });
     }
     config.vms.splice(0..0, args.vm.iter().cloned());
-    match args.model.layer {
-        None => {}
-        Some(Whose::One(layer)) => config.layers = vec![layer],
-        Some(Whose::Stacked) => {
-            bail!("--layer guest+host: a machine is controlled at one layer: guest, host, driver or iothread")
-        }
+    if let Some(Whose::One(layer)) = args.model.layer {
+        config.layers = vec![layer];
     }
     Ok(config)
 }

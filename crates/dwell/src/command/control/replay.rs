@@ -144,7 +144,7 @@ impl Given {
         );
         let model = Model::of(args, reader)?;
         let Whose::One(layer) = model.whose else {
-            bail!("--layer guest+host: control sets one layer; give guest, host or iothread")
+            bail!("control sets one layer; give --layer guest, host or iothread")
         };
         ensure!(
             layer != Layer::Driver,

@@ -115,7 +115,6 @@ fn what_is_wrong_is_said_in_one_line() {
         (vec!["report", &file, "--exits", &nonsense], "no exit"),
         (vec!["report", &file, "--why", &nonsense], "dwell why --format json"),
         (vec!["report", &file, "--plan", &nonsense], "it is not a plan"),
-        (vec!["report", &file, "--layer", "guest+host"], "dwell tune GUEST --host HOST"),
         (vec!["report", &file, "--format", "json", "-o", "/dev/null/x"], "cannot create a file in /dev/null"),
     ] {
         let output = dwell(&args);
