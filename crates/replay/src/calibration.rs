@@ -86,32 +86,6 @@ impl HaltCosts {
     fn median(&self, of: impl Fn(&HaltCost) -> f64) -> Option<Nanos> {
         dwell_stats::median(self.costs.iter().map(of).collect()).map(nanos)
     }
-
-    /// By how much a recorded idle period of this length that halted is too long: between measured lengths by linear
-    /// interpolation, beyond them as at the nearest.
-    pub fn idle_excess(&self, idle: Nanos) -> Nanos {
-        self.between(idle, |cost| cost.idle_excess_ns.map_or(0.0, |excess| excess.value))
-    }
-
-    /// CPU time of one halt and wakeup after an idle period of this length.
-    pub fn halt_cpu_after(&self, idle: Nanos) -> Nanos {
-        self.between(idle, |cost| cost.cpu_ns.value)
-    }
-
-    fn between(&self, idle: Nanos, of: impl Fn(&HaltCost) -> f64) -> Nanos {
-        let at = idle.get();
-        let next = self.costs.iter().position(|cost| cost.gap_ns >= at).unwrap_or(self.costs.len());
-        let value =
-            match (next.checked_sub(1).and_then(|before| self.costs.get(before)), self.costs.get(next)) {
-                (None, None) => 0.0,
-                (Some(only), None) | (None, Some(only)) => of(only),
-                (Some(before), Some(after)) => {
-                    let share = (at - before.gap_ns) as f64 / (after.gap_ns - before.gap_ns).max(1) as f64;
-                    of(before) + share * (of(after) - of(before))
-                }
-            };
-        nanos(value)
-    }
 }
 
 /// Rounded; what is below zero is noise around it.
@@ -259,20 +233,11 @@ mod tests {
     }
 
     #[test]
-    fn between_lengths_it_is_interpolated_and_beyond_them_constant() {
-        let costs = costs(HaltOf::Vcpu, &[(100, 10.0), (200, 20.0), (400, 0.0)]);
-        for (idle, cpu) in [(0, 10), (100, 10), (150, 15), (200, 20), (300, 10), (400, 0), (9_999, 0)] {
-            assert_eq!(costs.halt_cpu_after(Nanos(idle)), Nanos(cpu), "{idle}");
-        }
-        assert_eq!(costs.idle_excess(Nanos(150)), Nanos(45));
-        assert_eq!(costs.halt_cpu(), Some(Nanos(10)));
-        assert_eq!((costs.halt_latency(), costs.halt_waker()), (Some(Nanos(20)), None));
-    }
-
-    #[test]
-    fn nothing_measured_costs_nothing_and_noise_below_zero_is_zero() {
-        let none = costs(HaltOf::Vcpu, &[]);
-        assert_eq!((none.halt_cpu(), none.halt_cpu_after(Nanos(5))), (None, Nanos(0)));
+    fn it_is_the_median_over_the_lengths_and_noise_below_zero_is_zero() {
+        let three = costs(HaltOf::Vcpu, &[(100, 10.0), (200, 20.0), (400, 0.0)]);
+        assert_eq!(three.halt_cpu(), Some(Nanos(10)));
+        assert_eq!((three.halt_latency(), three.halt_waker()), (Some(Nanos(20)), None));
+        assert_eq!(costs(HaltOf::Vcpu, &[]).halt_cpu(), None);
         assert_eq!(costs(HaltOf::Vcpu, &[(100, -3.0)]).halt_cpu(), Some(Nanos(0)));
     }
 

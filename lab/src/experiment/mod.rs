@@ -16,6 +16,7 @@ pub mod wake;
 pub mod waking;
 
 mod arm;
+mod halt_costs;
 mod kvm_counts;
 mod layers;
 mod recorded;

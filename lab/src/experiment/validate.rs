@@ -4,7 +4,7 @@
 //! the cost of a halt on this host, dwell predicts other settings; then these are run with the same gaps.
 //!
 //! # The model
-//! * A recorded idle period that halted is too long by the wakeup latency ([`HaltCosts::idle_excess`]); one that
+//! * A recorded idle period that halted is too long by the wakeup latency (`idle_excess`); one that
 //!   ended in the poll is exact. Without that excess it is the time of the wakeup event.
 //! * The rule of the running kernel is replayed over these times; after a halt it learns from a period that
 //!   is longer by the same excess, as in the kernel.
@@ -12,6 +12,7 @@
 //!   runnable, and takes at least one pass of KVM's loop, whose length follows from KVM's counters.
 //! * CPU time is what the recorded run used beyond polling and halting, plus the polling and halts that are predicted.
 
+use super::halt_costs::{halt_cpu_after, idle_excess};
 use super::recorded::record_during;
 use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig};
@@ -259,8 +260,8 @@ impl Episode {
             return self.idle;
         }
         // The excess depends on the length without it; two steps are enough, as it changes slowly.
-        let once = self.idle.saturating_sub(calibration.idle_excess(self.idle));
-        let event = self.idle.saturating_sub(calibration.idle_excess(once));
+        let once = self.idle.saturating_sub(idle_excess(calibration, self.idle));
+        let event = self.idle.saturating_sub(idle_excess(calibration, once));
         // It halted, so that the poll which another task ended had not seen the event: the event came later.
         if self.alone < self.idle { event.max(Nanos(self.alone.get().saturating_add(1))) } else { event }
     }
@@ -271,7 +272,7 @@ impl Recording {
     fn base_cpu(&self, waking: &WakeupBlock, calibration: &HaltCosts) -> f64 {
         let halts = self.episodes.iter().filter(|episode| episode.counts && episode.halted);
         let halting: u64 =
-            halts.map(|episode| calibration.halt_cpu_after(episode.event(calibration)).get()).sum();
+            halts.map(|episode| halt_cpu_after(calibration, episode.event(calibration)).get()).sum();
         waking.usage.cpu.get() as f64 - waking.host_polled_ns() as f64 - halting as f64
     }
 }
@@ -302,10 +303,10 @@ fn predict(recording: &Recording, other: &Idle, calibration: &HaltCosts) -> Resu
     for episode in &recording.episodes {
         let event = episode.event(calibration);
         let counts =
-            player.play_one(Some(0), event.get(), calibration.idle_excess(event).get(), episode.alone.get());
+            player.play_one(Some(0), event.get(), idle_excess(calibration, event).get(), episode.alone.get());
         if episode.counts {
             predicted.all += counts;
-            predicted.halt_cpu_ns += counts.halts as f64 * calibration.halt_cpu_after(event).get() as f64;
+            predicted.halt_cpu_ns += counts.halts as f64 * halt_cpu_after(calibration, event).get() as f64;
         }
     }
     Ok(predicted)
