@@ -66,18 +66,6 @@ impl<T: Default + PartialEq> From<[T; 8]> for Constants<T> {
 }
 
 impl Constants {
-    /// As measured in a nested guest of 2 vCPUs, with Linux 6.18: for tests and benches.
-    pub const OF_A_NESTED_GUEST: Constants = Constants {
-        after_poll: 1_800,
-        after_halt: 20_000,
-        external_poll: 1_800,
-        external_halt: 1_800,
-        ipi: 7_000,
-        longer_segment: 4_000,
-        hidden: 3_000,
-        after_host_poll: 0,
-    };
-
     /// From the event that ends a halt to running \[ns\].
     pub const fn halt_ns(&self, by_interrupt: bool) -> u64 {
         if by_interrupt { self.hidden.saturating_add(self.external_halt) } else { self.after_halt }
