@@ -5,16 +5,14 @@
 //! [`grid::coarse`], the halts and the polling CPU that the exact replay of the recording gave: two integers,
 //! from which the cost follows *at any halt cost, with no error*. A rule's window depends on all that an
 //! idler did before. A histogram of lengths by the length before, from which costs could be computed for
-//! settings outside of the grid, loses that history, and no useful bound of its error follows from it. It is
-//! in the sketch all the same, to show what the VM does and to find VMs that are alike, and no cost is
-//! computed from it.
+//! settings outside of the grid, loses that history, and no useful bound of its error follows from it: there
+//! is none in a sketch.
 //!
 //! # What is in it
 //! * for each rule (the recording's own layer, and the host's for a recording of a guest): the halts and the
 //!   polling CPU of each setting, and of the setting in force;
 //! * idle times in bins, each with their number and sum; the same for the times alone of those that another
 //!   task cut short;
-//! * the number of idle times in each pair of wider bins: the one before, and this one;
 //! * time recorded, losses, releases, labels of the metadata, and how many recordings were merged.
 //!
 //! # Error
@@ -57,9 +55,10 @@ const STEPS: u64 = 8;
 /// Decades of preferred numbers, in units of 1 ns: from 100 ns to 1,000 s.
 const DECADES: u32 = 10;
 
-/// The ends of the narrow bins, in order; the last is the longest length there is.
+/// The ends of the bins, in order; the last is the longest length there is.
 static EDGES: LazyLock<Vec<u64>> = LazyLock::new(|| {
-    let preferred: Vec<u64> = WIDE.iter().copied().filter(|&edge| edge > 0 && edge < u64::MAX).collect();
+    let decade = |decade: u32| grid::R10.iter().map(move |m| m.cast_unsigned() * 10u64.pow(decade));
+    let preferred: Vec<u64> = (0..DECADES).flat_map(decade).collect();
     let between = |ends: &[u64]| {
         let (from, to) = (ends[0], ends[1]);
         (0..STEPS).map(move |step| from + (to - from) * step / STEPS)
@@ -70,16 +69,9 @@ static EDGES: LazyLock<Vec<u64>> = LazyLock::new(|| {
     edges
 });
 
-/// The ends of the wide bins: zero, the preferred numbers, and the longest length there is.
-static WIDE: LazyLock<Vec<u64>> = LazyLock::new(|| {
-    let decade = |decade: u32| grid::R10.iter().map(move |m| m.cast_unsigned() * 10u64.pow(decade));
-    let preferred = (0..DECADES).flat_map(decade);
-    std::iter::once(0).chain(preferred).chain([u64::MAX]).collect()
-});
-
 /// The end of the bin that a length is in: lengths above the end before, up to this one.
-fn bin(edges: &[u64], length: u64) -> u64 {
-    edges[edges.partition_point(|&edge| edge < length).min(edges.len() - 1)]
+fn bin(length: u64) -> u64 {
+    EDGES[EDGES.partition_point(|&edge| edge < length).min(EDGES.len() - 1)]
 }
 
 /// Whether lengths up to this one are whole bins, so that the optimum at this halt cost is exact.
@@ -172,12 +164,10 @@ pub struct Sketch {
     layer: Layer,
     header: Header,
     rules: BTreeMap<&'static str, RuleCosts>,
-    /// Idle times that no other task cut short, by the ends of the narrow bins.
+    /// Idle times that no other task cut short, by the ends of the bins.
     lengths: BTreeMap<u64, Bin>,
     /// Those that another task cut short, by the times alone.
     cut_short: BTreeMap<u64, Bin>,
-    /// Idle times by the ends of the wide bins of the one before and of themselves.
-    pairs: BTreeMap<(u64, u64), u64>,
 }
 
 /// Why a sketch cannot be used.
@@ -304,29 +294,19 @@ fn rules_of(layer: Layer) -> &'static [Layer] {
 struct Histograms {
     lengths: BTreeMap<u64, Bin>,
     cut_short: BTreeMap<u64, Bin>,
-    pairs: BTreeMap<(u64, u64), u64>,
-    /// Of each idler the wide bin of its last idle time.
-    before: Vec<Option<u64>>,
     overflow: bool,
 }
 
 impl Histograms {
-    fn push(&mut self, idler: usize, idle_ns: u64, alone_ns: u64) {
+    fn push(&mut self, idle_ns: u64, alone_ns: u64) {
         let (bins, length) = match idle_ns <= alone_ns {
             true => (&mut self.lengths, idle_ns),
             false => (&mut self.cut_short, alone_ns),
         };
-        let bin_of = bins.entry(bin(&EDGES, length)).or_default();
+        let bin_of = bins.entry(bin(length)).or_default();
         match bin_of.plus(Bin { episodes: 1, sum_ns: length }) {
             Some(more) => *bin_of = more,
             None => self.overflow = true,
-        }
-        if self.before.len() <= idler {
-            self.before.resize(idler + 1, None);
-        }
-        let now = bin(&WIDE, idle_ns);
-        if let Some(before) = self.before[idler].replace(now) {
-            *self.pairs.entry((before, now)).or_default() += 1;
         }
     }
 }
@@ -365,7 +345,7 @@ impl Sketch {
             for run in batch.runs() {
                 let alone = run.alone_ns();
                 for (at, &idle_ns) in run.idle_ns.iter().enumerate() {
-                    found.push(run.idler, idle_ns, alone.map_or(u64::MAX, |alone| alone[at]));
+                    found.push(idle_ns, alone.map_or(u64::MAX, |alone| alone[at]));
                 }
             }
         })?;
@@ -405,8 +385,8 @@ impl Sketch {
             incomplete_episodes: metadata.lost.incomplete_episodes,
             labels: labels(&metadata),
         };
-        let Histograms { lengths, cut_short, pairs, .. } = found;
-        Ok(Sketch { name, layer, header, rules: costs, lengths, cut_short, pairs })
+        let Histograms { lengths, cut_short, .. } = found;
+        Ok(Sketch { name, layer, header, rules: costs, lengths, cut_short })
     }
 
     /// Whose idle times they are.
@@ -600,7 +580,6 @@ impl Sketch {
                 rules,
                 lengths: joined(&self.lengths, &other.lengths, Bin::plus)?,
                 cut_short: joined(&self.cut_short, &other.cut_short, Bin::plus)?,
-                pairs: joined(&self.pairs, &other.pairs, u64::checked_add)?,
             })
         };
         merged().ok_or_else(|| cannot("their sums have more than 64 bits".to_owned()))
@@ -642,15 +621,14 @@ fn labels(metadata: &Metadata) -> BTreeMap<String, String> {
     keys.filter_map(|key| Some((key.clone(), label_of(metadata, &key)?))).collect()
 }
 
-/// The columns of the file. `part` is `setting`, `today`, `length`, `cut_short` or `pair`, and decides which
-/// others have a value.
-pub const FIELDS: [Field; 9] = [
+/// The columns of the file. `part` is `setting`, `today`, `length` or `cut_short`, and decides which others have a
+/// value.
+pub const FIELDS: [Field; 8] = [
     field("part", Kind::Text, true),
     field("layer", Kind::Text, false),
     field("setting", Kind::Text, false),
     field("halts", Kind::Unsigned, false),
     field("polled_ns", Kind::Unsigned, false),
-    field("before_up_to_ns", Kind::Unsigned, false),
     field("up_to_ns", Kind::Unsigned, false),
     field("episodes", Kind::Unsigned, false),
     field("sum_ns", Kind::Unsigned, false),
@@ -662,7 +640,7 @@ struct Line<'a> {
     part: &'static str,
     layer: Option<&'a str>,
     setting: Option<&'a str>,
-    numbers: [Option<u64>; 6],
+    numbers: [Option<u64>; 5],
 }
 
 impl Sketch {
@@ -673,7 +651,7 @@ impl Sketch {
                 part,
                 layer: Some(*layer),
                 setting: None,
-                numbers: [Some(did.halts), Some(did.polled_ns), None, None, episodes, None],
+                numbers: [Some(did.halts), Some(did.polled_ns), None, episodes, None],
             };
             for (setting, did) in &rule.settings {
                 lines.push(Line { setting: Some(setting), ..of("setting", did, None) });
@@ -684,13 +662,9 @@ impl Sketch {
         }
         for (part, bins) in [("length", &self.lengths), ("cut_short", &self.cut_short)] {
             for (up_to, bin) in bins {
-                let numbers = [None, None, None, Some(*up_to), Some(bin.episodes), Some(bin.sum_ns)];
+                let numbers = [None, None, Some(*up_to), Some(bin.episodes), Some(bin.sum_ns)];
                 lines.push(Line { part, numbers, ..Line::default() });
             }
-        }
-        for ((before, up_to), episodes) in &self.pairs {
-            let numbers = [None, None, Some(*before), Some(*up_to), Some(*episodes), None];
-            lines.push(Line { part: "pair", numbers, ..Line::default() });
         }
         lines
     }
@@ -714,7 +688,6 @@ impl Sketch {
                 &|line| line.numbers[2].map(Value::from),
                 &|line| line.numbers[3].map(Value::from),
                 &|line| line.numbers[4].map(Value::from),
-                &|line| line.numbers[5].map(Value::from),
             ],
         )?;
         table.metadata(FORMAT_KEY, SKETCH_FORMAT.to_owned());
@@ -763,7 +736,7 @@ impl Sketch {
             let (settings, today) = (BTreeMap::new(), BTreeMap::new());
             rules.insert(layer_of(text)?.name(), RuleCosts { version, settings, today });
         }
-        let (mut lengths, mut cut_short, mut pairs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut lengths, mut cut_short) = (BTreeMap::new(), BTreeMap::new());
         for row in 0..cells[0].rows() {
             let text =
                 |at: usize| cells[at].text(row).ok_or_else(|| format!("row {row}: no `{}`", FIELDS[at].name));
@@ -779,21 +752,22 @@ impl Sketch {
                     let setting = text(2)?.to_owned();
                     match part {
                         "setting" => rule.settings.insert(setting, did).is_none(),
-                        _ => rule.today.insert(setting, (did, number(7)?)).is_none(),
+                        _ => rule.today.insert(setting, (did, number(6)?)).is_none(),
                     }
                 }
                 part @ ("length" | "cut_short") => {
                     let bins = if part == "length" { &mut lengths } else { &mut cut_short };
-                    bins.insert(number(6)?, Bin { episodes: number(7)?, sum_ns: number(8)? }).is_none()
+                    bins.insert(number(5)?, Bin { episodes: number(6)?, sum_ns: number(7)? }).is_none()
                 }
-                "pair" => pairs.insert((number(5)?, number(6)?), number(7)?).is_none(),
+                // Idle times by the one before: sketches of 0.1.0 have them, and nothing is computed from them.
+                "pair" => true,
                 other => return Err(format!("row {row}: `{}` is no part of a sketch", other.escape_debug())),
             };
             if !new {
                 return Err(format!("row {row} is there twice"));
             }
         }
-        let sketch = Sketch { name, layer, header, rules, lengths, cut_short, pairs };
+        let sketch = Sketch { name, layer, header, rules, lengths, cut_short };
         sketch.check()?;
         Ok(sketch)
     }
@@ -814,10 +788,6 @@ impl Sketch {
         let episodes: u128 = both().map(|(_, bin)| u128::from(bin.episodes)).sum();
         if episodes != u128::from(self.header.episodes) {
             return Err(format!("{episodes} episodes are in bins, and there are {}", self.header.episodes));
-        }
-        let pairs: u128 = self.pairs.values().map(|episodes| u128::from(*episodes)).sum();
-        if pairs > episodes {
-            return Err(format!("{pairs} pairs of {episodes} episodes"));
         }
         for (layer, rule) in &self.rules {
             let all = rule.settings.values().chain(rule.today.values().map(|(did, _)| did));
@@ -885,7 +855,7 @@ mod tests {
     fn a_sketch_written_and_read_is_the_same() {
         let sketch = sketch(3, 2_000);
         assert_eq!(again(&sketch), sketch);
-        assert!(sketch.cut_short() > 100 && sketch.pairs.len() > 50 && sketch.lengths.len() > 50);
+        assert!(sketch.cut_short() > 100 && sketch.lengths.len() > 50);
         assert_eq!(
             (sketch.header.recordings, sketch.header.lost_events, sketch.header.lost_at_least),
             (1, 0, true)
@@ -966,7 +936,6 @@ mod tests {
         assert!(refused(&|bad| bad.header.span_ns = 1).contains("add up to"));
         assert!(refused(&|bad| bad.header.span_ns = u64::MAX).contains("more than a year"));
         assert!(refused(&|bad| bad.header.layer = "attic".to_owned()).contains("no layer"));
-        assert!(refused(&|bad| *bad.pairs.values_mut().next().unwrap() = 1_000).contains("pairs"));
         let long = Bin { episodes: 1, sum_ns: 1 };
         assert!(refused(&|bad| _ = bad.lengths.insert(EDGES[90], long)).contains("cannot add up"));
         assert!(refused(&|bad| _ = bad.lengths.insert(EDGES[90] + 1, long)).contains("no bin ends"));

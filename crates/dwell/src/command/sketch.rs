@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 /// A sketch has, for each of several hundred settings and for the setting in force, the halts and the polling
 /// CPU that the exact replay of the recording gives. `dwell fleet` and the Python package read it like the
 /// recording, at any halt cost: the costs are the same to the last digit. It also has the idle times in bins,
-/// alone and by the idle time before, the time recorded, losses, and the metadata that classes come from. It
-/// has no episodes: other commands need the recording.
+/// the time recorded, losses, and the metadata that classes come from. It has no episodes: other commands need
+/// the recording.
 ///
 /// Several files, recordings or sketches of one layer, are merged into one sketch: sums of the files, each
 /// replayed by itself.
