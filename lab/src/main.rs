@@ -3,7 +3,9 @@
 mod command;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use command::{calibrate, control, doorbell, guest, neighbour, pingpong, policies, timer, validate, wake};
+use command::{
+    calibrate, control, doorbell, guest, neighbour, pingpong, policies, study, timer, validate, wake,
+};
 use dwell_cli::{failure, generate, output};
 use std::process::ExitCode;
 
@@ -16,7 +18,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "dwell-lab", version, max_term_width = 100)]
 #[command(
-    after_help = "All but guest, and calibrate for own CPUs, need /dev/kvm and two CPUs. Run it as root if possible, so that its \
+    after_help = "All but study, guest, and calibrate for own CPUs, need /dev/kvm and two CPUs. Run it as root if possible, so that its \
         threads get real-time priority and are disturbed less."
 )]
 struct Cli {
@@ -33,6 +35,7 @@ enum Command {
     Validate(Box<validate::ValidateArgs>),
     Calibrate(calibrate::CalibrateArgs),
     Policies(policies::PoliciesArgs),
+    Study(study::StudyArgs),
     Control(control::ControlArgs),
     Guest(guest::GuestArgs),
     Neighbour(neighbour::NeighbourArgs),
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Validate(args) => validate::run(*args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Policies(args) => policies::run(args),
+        Command::Study(args) => study::run(args),
         Command::Control(args) => control::run(args),
         Command::Guest(args) => guest::run(args),
         Command::Neighbour(args) => neighbour::run(args),

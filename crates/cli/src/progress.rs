@@ -78,6 +78,24 @@ pub fn of_campaign(what: &str, progress: &Progress<'_>) -> String {
     )
 }
 
+/// A bar over episodes.
+pub fn episodes(total: u64, what: &'static str) -> ProgressBar {
+    bar(total, what, "{msg} {wide_bar} {percent}% of {human_len} episodes, {eta} left")
+}
+
+/// A bar over steps that take about as long as each other.
+pub fn steps(total: u64, what: &'static str) -> ProgressBar {
+    bar(total, what, "{msg} {wide_bar} {percent}%, {eta} left")
+}
+
+fn bar(total: u64, what: &'static str, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    bar.set_style(style(template));
+    bar.set_message(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
 /// How a bar or a line is drawn.
 pub fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())

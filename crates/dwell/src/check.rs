@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use dwell_replay::RecordingSource;
-use dwell_replay::check::{Agreement, CONTRADICTS, SelfCheck, self_check};
+use dwell_replay::check::{CONTRADICTS, SelfCheck, self_check};
 
 /// Whether to give advice although the self-check fails.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -34,14 +34,4 @@ impl CheckArgs {
 pub(crate) fn check(source: RecordingSource) -> anyhow::Result<(RecordingSource, SelfCheck)> {
     let check = self_check(&source)?;
     Ok((source.with_poll_pass(check.poll_pass()), check))
-}
-
-/// The result as a note, if anything was compared.
-pub(crate) fn note(check: &SelfCheck) -> Option<String> {
-    let checked = check.checked()?;
-    Some(match checked.verdict {
-        Agreement::Agrees => format!("self-check: {checked}"),
-        Agreement::Differs => format!("self-check: {checked}. Predictions may be off by as much"),
-        Agreement::Contradicts => format!("self-check: {checked}. Predictions from this recording are wrong"),
-    })
 }

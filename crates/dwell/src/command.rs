@@ -16,7 +16,6 @@ pub(crate) mod report;
 pub(crate) mod revert;
 pub(crate) mod sketch;
 pub(crate) mod status;
-pub(crate) mod study;
 pub(crate) mod timer;
 pub(crate) mod top;
 pub(crate) mod tune;

@@ -7,7 +7,7 @@ use std::fmt::Write;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Everyday", &["doctor", "tune", "record", "apply", "verify", "revert", "status"]),
     ("Control", &["control"]),
-    ("Analysis", &["why", "replay", "report", "explain", "info", "top", "bound", "study", "params"]),
+    ("Analysis", &["why", "replay", "report", "explain", "info", "top", "bound", "params"]),
     ("QEMU", &["iothread"]),
     ("Timers", &["timer"]),
     ("Fleet", &["fleet", "sketch"]),

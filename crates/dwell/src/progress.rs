@@ -3,6 +3,7 @@
 use anyhow::Context;
 use dwell_capture::{Observer, Status};
 use dwell_cli::progress::{Live, of_campaign, style};
+pub(crate) use dwell_cli::progress::{episodes, steps};
 use dwell_policy::Nanos;
 use dwell_recording::regular;
 use dwell_replay::{ReplayError, Replayed, Rule, Source};
@@ -15,24 +16,6 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// A bar over episodes.
-pub(crate) fn episodes(total: u64, what: &'static str) -> ProgressBar {
-    bar(total, what, "{msg} {wide_bar} {percent}% of {human_len} episodes, {eta} left")
-}
-
-/// A bar over steps that take about as long as each other.
-pub(crate) fn steps(total: u64, what: &'static str) -> ProgressBar {
-    bar(total, what, "{msg} {wide_bar} {percent}%, {eta} left")
-}
-
-fn bar(total: u64, what: &'static str, template: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    bar.set_style(style(template));
-    bar.set_message(what);
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
 
 /// Replays rules over all episodes of a source, with a bar.
 pub(crate) fn replay(source: &dyn Source, rules: &[Rule], halt_cost: Nanos) -> Result<Replayed, ReplayError> {

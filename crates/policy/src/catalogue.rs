@@ -1,7 +1,7 @@
 //! Every policy by its name: one line each.
 //!
 //! The line of a policy is in [`POLICIES`]: its name, what is written after the name, how it is started, and one
-//! sentence on what it does. The command line, the replay, the study, the lab and the manual read it. The
+//! sentence on what it does. The command line, the replay, the lab and the manual read it. The
 //! same lines make [`Any`], a policy chosen at run time and kept by value. A policy of your own needs no line
 //! here: make an [`Entry`] of it, whose start gives [`Any::other`].
 

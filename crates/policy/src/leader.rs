@@ -35,7 +35,7 @@
 //!
 //! # Where the numbers come from
 //! Windows, classes and memory were searched for on every other recording of `recordings/` in the order of
-//! their names, from the first, at halts of 5, 20 and 50 us together; the others had no part in it. `dwell
+//! their names, from the first, at halts of 5, 20 and 50 us together; the others had no part in it. `dwell-lab
 //! study recordings` prints both halves. The result lies on a plateau: a memory of 64 or 256 episodes, a
 //! share of the common row of 1/8 or 1/32, or a threshold moved to its neighbour each change the mean by less
 //! than 0.006. What mattered: the busy time (0.03 at 20 us), the two last lengths (0.02 at 50 us), and the

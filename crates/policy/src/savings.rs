@@ -28,7 +28,7 @@
 use crate::account::Account;
 use crate::{Nanos, Outcome, Policy};
 
-/// Each episode an old one counts 1/16 less. On the study half of the bundled recordings (see
+/// Each episode an old one counts 1/16 less. On the fitted half of the bundled recordings (see
 /// [`leader`](crate::leader)) this did best of the powers of two from 8 to 512 at halts of 5 and 20 us; at 50
 /// us the mean of 8 was 0.01 lower and that of 64 0.02 higher.
 const MEMORY: u32 = 4;

@@ -194,6 +194,18 @@ impl SelfCheck {
         }
     }
 
+    /// The result as a note, if anything was compared.
+    pub fn note(&self) -> Option<String> {
+        let checked = self.checked()?;
+        Some(match checked.verdict {
+            Agreement::Agrees => format!("self-check: {checked}"),
+            Agreement::Differs => format!("self-check: {checked}. Predictions may be off by as much"),
+            Agreement::Contradicts => {
+                format!("self-check: {checked}. Predictions from this recording are wrong")
+            }
+        })
+    }
+
     /// One pass of KVM's polling loop, for [`RecordingSource::with_poll_pass`]; zero where the recording does
     /// not show it.
     pub fn poll_pass(&self) -> Nanos {

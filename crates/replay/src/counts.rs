@@ -76,3 +76,24 @@ impl Sum for Counts {
         })
     }
 }
+
+/// The share of the leader's gain over KVM's defaults that another policy keeps: 1 where it costs as much as
+/// the leader, 0 where it costs as much as the defaults. `None` where the leader gains nothing. Gains are
+/// logarithms of ratios, so that means over recordings are geometric.
+pub fn kept(kvm: f64, leader: f64, other: f64) -> Option<f64> {
+    let gain = (kvm / leader).ln();
+    (gain > 1e-3).then(|| (kvm / other).ln() / gain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_is_a_share_of_the_gain() {
+        assert_eq!(kept(4.0, 1.0, 2.0), Some(0.5));
+        assert_eq!(kept(4.0, 1.0, 1.0), Some(1.0));
+        assert!(kept(4.0, 1.0, 8.0).unwrap() < 0.0);
+        assert_eq!(kept(1.0, 1.0, 1.0), None);
+    }
+}

@@ -10,8 +10,7 @@
 //!
 //! The flow of the data: a [`Source`] gives episodes in [`Batch`]es of bounded size, grouped by idler; a [`Bank`] holds
 //! one policy for every rule and idler and feeds them; [`replay`] does so once for a whole source,
-//! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules, [`study`](mod@study) compares policies over
-//! many recordings.
+//! [`tune`](mod@tune) searches a [`grid`](mod@grid) of rules.
 
 pub mod advice;
 pub mod alignment;
@@ -25,7 +24,6 @@ pub mod figures;
 pub mod grid;
 pub mod latency;
 pub mod number;
-pub mod study;
 pub mod tune;
 
 mod bank;
@@ -38,7 +36,7 @@ mod versions;
 
 pub use bank::Bank;
 pub use catalogue::{Catalogue, ParseRuleError};
-pub use counts::Counts;
+pub use counts::{Counts, kept};
 pub use dwell_policy::catalogue::Terms;
 pub use pass::{ReplayError, Replayed, replay, replay_and_see};
 pub use priced::{Figure, ParseValuesError, Priced, Pricing, Row, Values, WakeupLatency};

@@ -196,7 +196,10 @@ pub struct Overlapping {
 
 impl Overlapping {
     /// Refuses idle times that are together longer than is possible.
-    pub(crate) fn check(source: &dyn Source, idle_ns: u128, span: Span) -> Result<(), Overlapping> {
+    ///
+    /// # Errors
+    /// [`Overlapping`].
+    pub fn check(source: &dyn Source, idle_ns: u128, span: Span) -> Result<(), Overlapping> {
         let (idlers, span_ns) = (source.idlers(), span.ns());
         if idle_ns <= longest_idle_ns(span_ns, idlers as u64, source.resolution_ns(), source.episodes()) {
             return Ok(());

@@ -2,6 +2,7 @@
 
 mod live;
 mod program;
+mod study;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -181,7 +181,7 @@ pub(crate) fn run(mut args: Args) -> Outcome {
     rules.extend(&args.policy);
 
     let (source, self_check) = check::check(model.source(reader))?;
-    notes.extend(check::note(&self_check));
+    notes.extend(self_check.note());
     notes.extend(model::notes_of_length(source.episodes(), &metadata));
     let outcome = progress::replay(&source, &rules, model.halt_cost)?;
     notes.extend(model::note_of_overlaps(&source)?);

@@ -215,7 +215,7 @@ pub(crate) fn advise(
     if stolen.is_some_and(|share| share >= SHARED_CORE) && advice.gives_way() {
         work.iter_mut().for_each(ByWork::gives_way);
     }
-    let mut notes: Vec<String> = check::note(&self_check).into_iter().collect();
+    let mut notes: Vec<String> = self_check.note().into_iter().collect();
     if !recorded {
         notes.push("the recording does not have the setting in force; `present` is the default".to_owned());
     }

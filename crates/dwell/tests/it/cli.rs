@@ -268,16 +268,6 @@ fn recordings_without_episodes_are_one_sentence() {
         let line = refused_in_one_line(&[command, &file]);
         assert!(line.contains("none.parquet") && line.contains("no episodes"), "{command}: {line}");
     }
-    let line = refused_in_one_line(&["study", &folder.text("")]);
-    assert!(line.contains("none.parquet") && line.contains("no episodes"), "{line}");
-    std::fs::copy(&file, folder.path("too.parquet")).unwrap();
-    let lines = refused(&["study", &folder.text("")]);
-    assert!(
-        lines.matches("no episodes").count() == 2 && lines.contains("none of its 2 recordings"),
-        "{lines}"
-    );
-    let empty = tempfile::tempdir().unwrap();
-    assert!(refused_in_one_line(&["study", empty.path().to_str().unwrap()]).contains("no recording"));
     let text = stdout(&dwell(&["info", &file]));
     assert_eq!(text.matches("no episodes").count(), 1, "{text}");
     assert!(!text.contains("NaN") && !text.contains('%') && !text.contains("p50"), "{text}");
@@ -309,14 +299,9 @@ fn recordings_of_one_episode_are_too_few_and_say_so_once() {
 }
 
 #[test]
-fn study_and_info_say_which_recordings_lack_the_time_recorded() {
+fn info_says_that_a_recording_lacks_the_time_recorded() {
     let folder = Folder::new();
     folder.import(&[50_000; 200], "host");
-    std::fs::copy(recording("guest-idle.parquet"), folder.path("other.parquet")).unwrap();
-    let text = stdout(&dwell(&["study", &folder.text(""), "--halt-cost", "20us"]));
-    let text = text.replace('\n', " ");
-    assert_eq!(text.matches("do not contain the time recorded").count(), 1, "{text}");
-    assert!(!text.contains("fewer than 128"), "{text}");
     let text = stdout(&dwell(&["info", &folder.text("idle.parquet")]));
     assert!(text.contains("does not contain the time recorded") && !text.contains("too few"), "{text}");
 }
@@ -518,16 +503,6 @@ fn what_cannot_be_printed_is_an_error() {
 }
 
 #[test]
-fn a_name_in_a_note_stays_on_its_line() {
-    let folder = Folder::new();
-    let input = folder.write("in.csv", b"idler,start_ns,idle_ns\nvcpu0,0,1000\nvcpu0,5000,70000\n");
-    let odd = folder.text("od\nd.parquet");
-    assert!(dwell(&["import", &input, "--layer", "host", "-o", &odd]).status.success());
-    let text = stdout(&dwell(&["study", folder.0.path().to_str().unwrap()]));
-    assert!(text.contains("od\\nd") && !text.contains("od\nd"), "{text}");
-}
-
-#[test]
 fn a_qemu_log_is_imported_judged_and_compared() {
     let mut log = String::new();
     let mut at = 1_000_000u64;
@@ -625,7 +600,6 @@ fn a_time_without_a_unit_is_refused_with_the_remedy() {
         (&["tune", &file, "--halt-cost", "20"], "write 20s, 20ms, 20us or 20ns"),
         (&["tune", &file, "--halt-cost", "20s"], "more than any halt takes"),
         (&["verify", "--budget", "30"], "write 30s, "),
-        (&["study", &file, "--halt-cost", "5"], "write 5s, "),
     ] {
         let told = refused(args);
         assert!(told.contains(says), "{args:?}: {told}");
@@ -693,69 +667,6 @@ fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
     assert!(refusal.contains("--qmp SOCKET --iothread ID"), "{refusal}");
 }
 
-/// The mean of a policy over all recordings at one price.
-fn mean(at: &Value, policy: &str) -> f64 {
-    let rows = at["summary"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["policy"] == policy).unwrap();
-    row["geometric_mean"].as_f64().unwrap()
-}
-
-#[test]
-fn study_finds_the_leader_near_the_optimum_and_below_what_is_there_today() {
-    let studied = json(&["study", &recording(""), "--format", "json"]);
-    let prices = studied["prices"].as_array().unwrap();
-    assert_eq!(prices.len(), 3);
-    for (at, (halt_cost, limit)) in prices.iter().zip([(5_000, 1.05), (20_000, 1.09), (50_000, 1.11)]) {
-        assert_eq!(at["halt_cost_ns"], halt_cost);
-        let leader = mean(at, "leader");
-        assert!((1.0..=limit).contains(&leader), "{halt_cost}: {leader}");
-        for other in ["never", "kvm", "haltpoll", "ski rental", "savings", "best kvm"] {
-            assert!(leader < mean(at, other), "{halt_cost}: {leader}, {other} {}", mean(at, other));
-        }
-        // At 5 us hardly anything is worth a poll, and one look before each halt is all there is to gain.
-        assert!(leader < mean(at, "best fixed") + 2e-4, "{leader} {}", mean(at, "best fixed"));
-        assert!(mean(at, "savings") < mean(at, "kvm").min(mean(at, "haltpoll")));
-        let worst = at["summary"].as_array().unwrap().iter().find(|row| row["policy"] == "leader").unwrap();
-        assert!(worst["worst"].as_f64().unwrap() < 2.0 && worst["worst_recording"].is_string());
-    }
-}
-
-#[test]
-fn study_says_on_which_recordings_the_leader_was_fitted() {
-    let studied = json(&["study", &recording(""), "--halt-cost", "20us", "--format", "json"]);
-    let recordings = studied["prices"][0]["recordings"].as_array().unwrap();
-    assert_eq!(recordings.len(), 13);
-    for (place, one) in recordings.iter().enumerate() {
-        // The first, the third, and so on, in the order of their names.
-        assert_eq!(one["fitted"], place % 2 == 0, "{one}");
-    }
-    assert!(studied["split"].as_str().unwrap().contains("7 of the 13"));
-}
-
-#[test]
-fn study_takes_the_latency_out_of_idle_times_that_include_it_and_of_no_others() {
-    let bound = |latency: &str| {
-        let studied = json(&[
-            "study",
-            &recording(""),
-            "--halt-cost",
-            "20us",
-            "--wakeup-latency",
-            latency,
-            "--format",
-            "json",
-        ]);
-        studied["prices"][0]["recordings"].clone()
-    };
-    let (as_recorded, without) = (bound("0"), bound("5us"));
-    for (before, after) in as_recorded.as_array().unwrap().iter().zip(without.as_array().unwrap()) {
-        let [before_ns, after_ns] = [before, after].map(|one| one["optimum_cost_ns"].as_u64().unwrap());
-        let includes = before["idle_includes"] == "wake";
-        assert_eq!(after_ns < before_ns, includes, "{before}");
-        assert!(includes || after_ns == before_ns);
-    }
-}
-
 #[test]
 fn replay_takes_policies_beside_settings() {
     let file = recording("guest-pipe_exp100us.parquet");
@@ -768,23 +679,6 @@ fn replay_takes_policies_beside_settings() {
     let over = |place: usize| results[place]["cost_over_optimum"].as_f64().unwrap();
     assert!(over(3) < over(4) && over(4) < over(2), "{results:?}");
     assert!(refused(&["replay", &file, "--policy", "follower@5us"]).contains("leader@TIME"));
-}
-
-#[test]
-fn study_names_what_it_cannot_read_and_goes_on() {
-    let folder = Folder::new();
-    std::fs::copy(recording("guest-idle.parquet"), folder.path("a.parquet")).unwrap();
-    folder.write("b.parquet", b"no recording");
-    folder.write("c.txt", b"not looked at");
-    let output = dwell(&["study", &folder.text(""), "--halt-cost", "20us", "--format", "csv"]);
-    assert!(output.status.success());
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(stderr.contains("b.parquet") && !stderr.contains("c.txt"), "{stderr}");
-    let text = stdout(&output);
-    assert_eq!(text.lines().count(), 1 + 9, "{text}");
-    std::fs::remove_file(folder.path("a.parquet")).unwrap();
-    assert!(refused_in_one_line(&["study", &folder.text("")]).contains("b.parquet"));
-    assert!(refused_in_one_line(&["study", "/nowhere"]).contains("/nowhere"));
 }
 
 #[test]
@@ -1089,9 +983,6 @@ fn episodes_that_overlap_are_refused_where_they_cannot_be_and_counted_where_they
         let found = json(&[command, &some, "--halt-cost", "20us", "--format", "json"]);
         assert!(noted(&found), "{command}: {found}");
     }
-    let study = json(&["study", &folder.text(""), "--halt-cost", "20us", "--format", "json"]);
-    assert!(noted(&study), "{study}");
-    assert!(study["unreadable"].to_string().contains("cannot idle for"), "{study}");
     assert!(stdout(&dwell(&["info", &some])).contains("4 episodes start before the previous one"));
 }
 

@@ -40,21 +40,19 @@ fn the_json_of_commands_is_of_their_schemas() {
         here("imported.parquet"),
         here("sketches"),
     );
-    let recordings = name(folder.path().join("of").as_path());
     let domstats =
         |at: &str| name(&tests.join(format!("../../trace/tests/it/import/field/11-domstats-{at}.txt")));
     let (first, second) = (domstats("t0"), domstats("t60"));
     let inputs = Inputs::new();
     // Two with decisions and without a kernel.
     let (decided, other) = (inputs.host("decided", &["vcpu0"], 1), inputs.host("other", &["vcpu0"], 2));
-    let all = name(&tests.join("../../../recordings"));
     let iothread = here("iothread.parquet");
     let waits: String =
         (0..600).map(|at| format!("io0,{},{}\n", at * 100_000, 5_000 + at % 7 * 9_000)).collect();
     fs::write(here("waits.csv"), format!("idler,start_ns,idle_ns\n{waits}")).unwrap();
     dwell(&["import", "--as", "csv", &here("waits.csv"), "--layer", "iothread", "-o", &iothread]);
     let sketch = here("sketch.parquet");
-    let commands: [&[&str]; 40] = [
+    let commands: [&[&str]; 38] = [
         &["info", recording],
         &["info", &bundled],
         &["info", &decided],
@@ -67,8 +65,6 @@ fn the_json_of_commands_is_of_their_schemas() {
         &["replay", recording, "--halt-cost", "20us"],
         &["replay", recording, "--halt-cost", "0"],
         &["replay", &decided, "--halt-cost", "20us"],
-        &["study", &all, "--halt-cost", "20us"],
-        &["study", &recordings, "--halt-cost", "20us"],
         &["fleet", &sketches, "--halt-cost", "20us", "--kernel", "6.8.12"],
         &["fleet", &sketches, "--halt-cost", "0", "--kernel", "6.8.12"],
         &["sketch", "--check", recording],

@@ -169,7 +169,6 @@ fn advice_on_timers() {
     // Commands about polling refuse it, and a recording of idle times has no timers: each names the right command.
     for (args, right) in [
         (vec!["tune", file], "dwell timer tune"),
-        (vec!["study", folder.path().to_str().expect("the path is UTF-8")], "dwell timer tune"),
         (vec!["report", file], "dwell timer tune"),
         (vec!["replay", file, "--layer", "host"], "dwell timer tune"),
         (vec!["control", "--replay", file], "dwell timer tune"),
@@ -195,17 +194,6 @@ fn figures_of_a_recording() {
     for (name, args) in cases {
         assert_kept(name, args, Path::new("/nowhere"));
     }
-}
-
-#[test]
-fn figures_of_a_folder() {
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    for name in ["event-pgbench_sel1.parquet", "guest-idle.parquet"] {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings").join(name);
-        std::fs::copy(from, folder.path().join(name)).expect("a recording can be copied");
-    }
-    let path = folder.path().to_str().expect("the path is UTF-8");
-    assert_kept("study", &["study", path, "--halt-cost", "20us", "--kernel", "6.18"], folder.path());
 }
 
 const EXITS: &str = "\

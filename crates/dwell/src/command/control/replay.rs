@@ -18,7 +18,7 @@ use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;
-use dwell_replay::{Counts, Row, Rule, Source, Values, grid, replay, study};
+use dwell_replay::{Counts, Row, Rule, Source, Values, grid, kept, replay};
 use host::as_one_host;
 use serde::Serialize;
 use show::{changes, costs, words};
@@ -45,7 +45,7 @@ struct Controlled {
     costs: Vec<Slice>,
     /// Costs; the last is the optimum.
     results: Vec<Row>,
-    /// Share of the gain of the leader over the originals that control keeps, by logarithms as `dwell study`
+    /// Share of the gain of the leader over the originals that control keeps, by logarithms as `dwell-lab study`
     /// has it; null if there is none.
     keeps_of_leader: Option<f64>,
     /// The same of the setting that is best in hindsight.
@@ -115,7 +115,7 @@ pub(super) fn run(
     let mut notes = given.model.notes(&metadata);
     notes.extend(given.note());
     let (source, self_check) = check::check(given.model.source(reader))?;
-    notes.extend(check::note(&self_check));
+    notes.extend(self_check.note());
     notes.extend(model::notes_of_length(source.episodes(), &metadata));
     show(&source, &given, Some(file.display().to_string()), vec![], notes, observe, format)
 }
@@ -209,7 +209,7 @@ fn show(
     };
     let kept = |other: usize| {
         let controlled = simulated.controlled.cost_ns(model.halt_cost) as f64;
-        study::kept(cost(ORIGINALS) as f64, cost(other) as f64, controlled)
+        kept(cost(ORIGINALS) as f64, cost(other) as f64, controlled)
     };
     let [controlled_ns, originals_ns] = simulated.worst_ten_seconds();
     let called = |idler: u64| {

@@ -60,7 +60,7 @@ pub(super) fn as_one_host(
         }
         let (source, self_check) = check::check(given.model.source(reader)).with_context(|| name.clone())?;
         first.get_or_insert(given);
-        notes.extend(check::note(&self_check).map(|note| format!("{name}: {note}")));
+        notes.extend(self_check.note().map(|note| format!("{name}: {note}")));
         let span_ns = source.visit(0..u64::MAX, &mut |_| ())?.ns();
         ensure!(span_ns > 0, "{name}: there are no episodes; leave it out");
         let Tenant { weight, most_loss } =

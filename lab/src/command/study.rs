@@ -1,18 +1,17 @@
-//! `dwell study`
+//! `dwell-lab study`
 
 mod show;
 
-use crate::check;
-use crate::failure::Outcome;
-use crate::model::{self, LatencyArg};
-use crate::output::{self, FormatArg};
-use crate::{progress, quantity, settings};
-use anyhow::{Context, bail};
-use dwell_policy::Nanos;
+use anyhow::{Context, bail, ensure};
+use dwell_cli::failure::Outcome;
+use dwell_cli::output::{self, FormatArg};
+use dwell_cli::{progress, quantity};
+use dwell_lab::study::{FITTED, Priced, Subject, Summary, study};
+use dwell_policy::param::known_version;
 use dwell_policy::version::{NEWEST_KERNEL, Version};
-use dwell_recording::IdleIncludes;
-use dwell_replay::check::SelfCheck;
-use dwell_replay::study::{FITTED, Priced, Subject, Summary, study};
+use dwell_policy::{Layer, Nanos};
+use dwell_recording::{IdleIncludes, Reader};
+use dwell_replay::check::{SelfCheck, self_check};
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{RecordingSource, Source, latency};
 use dwell_report::duration;
@@ -29,8 +28,8 @@ use std::path::{Path, PathBuf};
 /// of KVM's rule that are best for a recording in hindsight. The parameters of `leader` were chosen on some of the
 /// bundled recordings, which are marked with a star; means are also given for these and for the others separately.
 #[derive(clap::Args)]
-#[command(after_help = "Example: dwell study recordings --halt-cost 5us,20us,50us")]
-pub(crate) struct Args {
+#[command(after_help = "Example: dwell-lab study recordings --halt-cost 5us,20us,50us")]
+pub(crate) struct StudyArgs {
     /// Folder with recordings (*.parquet)
     ///
     /// Other files are skipped. Recordings that cannot be read are listed.
@@ -41,10 +40,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
     #[arg(value_parser = quantity::halt)]
     halt_cost: Vec<Nanos>,
-    #[command(flatten)]
-    latency: LatencyArg,
+    /// Latency that one halt adds to its wakeup, such as 8us
+    ///
+    /// After a halt the kernel's rule learns from idle time and latency together. Where idle times include the latency,
+    /// this one is taken out of them. From 0. [default: the wakeup latencies of each recording; none where it has
+    /// none]
+    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::halt)]
+    wakeup_latency: Option<Nanos>,
     /// Kernel release whose rules and defaults to use, 5.4 to 7.3
-    #[arg(long, value_name = "VERSION", hide_possible_values = true, value_parser = crate::suggest::kernels(settings::kernel), default_value_t = NEWEST_KERNEL)]
+    #[arg(long, value_name = "VERSION", value_parser = kernel, default_value_t = NEWEST_KERNEL)]
     kernel: Version,
     #[command(flatten)]
     format: FormatArg,
@@ -116,13 +120,14 @@ struct SummaryJson {
 struct Found {
     about: About,
     has_time: bool,
-    overlaps: Option<String>,
+    /// Episodes that start before the previous one of the same idler has ended.
+    overlapping: u64,
     priced: Vec<Priced>,
     /// At the other end of what the wakeup latency may be, where it is not known.
     late: Option<Vec<Priced>>,
 }
 
-pub(crate) fn run(args: Args) -> Outcome {
+pub(crate) fn run(args: StudyArgs) -> Outcome {
     let version = args.kernel;
     let (mut found, mut unreadable) = (vec![], vec![]);
     for path in recordings(&args.folder)? {
@@ -151,13 +156,21 @@ pub(crate) fn run(args: Args) -> Outcome {
         folder: args.folder.display().to_string(),
         kernel: version.to_string(),
         split: split(&found),
-        wakeup_latency_ns: args.latency.wakeup_latency.map(Nanos::get),
+        wakeup_latency_ns: args.wakeup_latency.map(Nanos::get),
         upper_latency_ns: latency::UPPER.get(),
         notes: notes(&found),
         unreadable,
         prices: (0..).zip(&args.halt_cost).map(|(place, price)| at_price(&found, place, *price)).collect(),
     };
     output::result(args.format.format, &studied, || long(&studied), || words(&studied))
+}
+
+/// A kernel release whose rules are known.
+fn kernel(text: &str) -> Result<Version, String> {
+    // The error for a malformed release names the known ones, too.
+    let version = Version::parse(text).unwrap_or(Version::new(0, 0));
+    known_version(Layer::Host, version).map_err(|unknown| unknown.to_string())?;
+    Ok(version)
 }
 
 /// The recordings of a folder, in the order of their names.
@@ -170,14 +183,19 @@ fn recordings(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found> {
-    let reader = model::open(path)?;
-    model::refuse_least_lengths(reader.metadata(), "compare policies")?;
+fn study_one(path: &Path, version: Version, args: &StudyArgs) -> anyhow::Result<Found> {
+    let reader = Reader::open(path)?;
+    ensure!(reader.episodes() > 0, "cannot use recording {}: it has no episodes", path.display());
+    ensure!(
+        !reader.metadata().has_least_lengths(),
+        "cannot compare policies: the recording has only lower bounds of idle times"
+    );
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer.name(), reader.metadata().idle_includes);
     let has_time = reader.time_recorded().is_some();
-    let source = RecordingSource::new(reader, false).with_latency(args.latency.wakeup_latency, None);
-    let (source, self_check) = check::check(source)?;
+    let source = RecordingSource::new(reader, false).with_latency(args.wakeup_latency, None);
+    let self_check = self_check(&source)?;
+    let source = source.with_poll_pass(self_check.poll_pass());
     let priced = |source: &RecordingSource| {
         let bar = progress::episodes(source.episodes(), "replaying");
         let priced = study(source, version, &Subject::all(), &args.halt_cost, &|episodes| bar.inc(episodes));
@@ -198,7 +216,7 @@ fn study_one(path: &Path, version: Version, args: &Args) -> anyhow::Result<Found
         self_check,
     };
     let priced = priced(&source)?;
-    Ok(Found { about, has_time, overlaps: model::note_of_overlaps(&source)?, priced, late })
+    Ok(Found { about, has_time, overlapping: source.overlapping()?, priced, late })
 }
 
 fn split(found: &[Found]) -> String {
@@ -250,7 +268,14 @@ fn notes(found: &[Found]) -> Vec<String> {
         ));
     }
     let of_each = |one: &Found| {
-        let both = one.overlaps.clone().into_iter().chain(check::note(&one.about.self_check));
+        let overlaps = (one.overlapping > 0).then(|| {
+            format!(
+                "{} of {} start before the previous one of the same idler has ended: figures cannot be trusted",
+                dwell_report::count(one.overlapping.into()),
+                dwell_report::number_of(one.about.episodes.into(), "episode"),
+            )
+        });
+        let both = overlaps.into_iter().chain(one.about.self_check.note());
         both.map(|note| format!("{}: {note}", one.about.recording)).collect::<Vec<_>>()
     };
     notes.extend(found.iter().flat_map(of_each));

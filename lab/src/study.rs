@@ -10,18 +10,12 @@
 //! every second of the bundled recordings in the order of their names, from the first. Means are given for
 //! these and for the others apart.
 
-use crate::bank::Bank;
-use crate::bound::{FixedWindows, OptimumBound};
-use crate::counts::Counts;
-use crate::grid;
-use crate::pass::ReplayError;
-use crate::rule::Rule;
-use crate::source::{Overlapping, Source};
 use dwell_policy::catalogue::{Entry, LEADER, Terms, learners};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
-use rayon::join;
+use dwell_replay::bound::{FixedWindows, OptimumBound};
+use dwell_replay::{Bank, Counts, Overlapping, ReplayError, Rule, Source, grid};
 
 /// The recordings on which the leader's parameters were chosen.
 pub const FITTED: [&str; 7] = [
@@ -128,14 +122,6 @@ impl Priced {
     }
 }
 
-/// The share of the leader's gain over KVM's defaults that another policy keeps: 1 where it costs as much as
-/// the leader, 0 where it costs as much as the defaults. `None` where the leader gains nothing. Gains are
-/// logarithms of ratios, so that means over recordings are geometric.
-pub fn kept(kvm: f64, leader: f64, other: f64) -> Option<f64> {
-    let gain = (kvm / leader).ln();
-    (gain > 1e-3).then(|| (kvm / other).ln() / gain)
-}
-
 /// Replays policies over a recording once, at several halt costs; `version` is that of the kernel whose rules
 /// and defaults are taken. `progress` gets the number of episodes replayed since its last call.
 ///
@@ -161,11 +147,9 @@ pub fn study(
     let mut idle_ns = 0;
     let span = source.visit(0..u64::MAX, &mut |batch| {
         idle_ns += batch.runs().flat_map(|run| &run.idle_ns).map(|&ns| u128::from(ns)).sum::<u128>();
-        let bounds = || {
-            windows.feed(batch);
-            bounds.iter_mut().for_each(|bound| bound.feed(batch));
-        };
-        join(|| bank.feed(batch), bounds);
+        bank.feed(batch);
+        windows.feed(batch);
+        bounds.iter_mut().for_each(|bound| bound.feed(batch));
         progress(batch.episodes() as u64);
     })?;
     Overlapping::check(source, idle_ns, source.time_recorded().unwrap_or(span))?;
@@ -209,7 +193,7 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Memory, replay};
+    use dwell_replay::{Memory, replay};
 
     #[test]
     fn costs_are_those_of_a_replay_of_each_policy() {
@@ -231,14 +215,6 @@ mod tests {
             assert!(cost(Subject::BestFixed) <= cost(Subject::Never).min(cost(Subject::SkiRental)) * 1.001);
             assert!(cost(Subject::BestKvm) <= cost(Subject::Never));
         }
-    }
-
-    #[test]
-    fn kept_is_a_share_of_the_gain() {
-        assert_eq!(kept(4.0, 1.0, 2.0), Some(0.5));
-        assert_eq!(kept(4.0, 1.0, 1.0), Some(1.0));
-        assert!(kept(4.0, 1.0, 8.0).unwrap() < 0.0);
-        assert_eq!(kept(1.0, 1.0, 1.0), None);
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Costs of policies as text and tables.
 
 use super::{AtPrice, Studied, SummaryJson};
-use crate::model;
-use crate::output;
+use dwell_cli::output;
+use dwell_lab::study::Subject;
 use dwell_recording::IdleIncludes;
 use dwell_replay::latency;
-use dwell_replay::study::Subject;
 use dwell_report::{Cell, Column, Table, duration, harmless};
 
 /// Recordings by policies, and below them the means and the worst.
@@ -74,7 +73,7 @@ pub(super) fn words(studied: &Studied) -> String {
     let head = format!(
         "{}: {} of {}, rules of Linux {}; cost / optimum",
         studied.folder,
-        model::episodes(episodes),
+        dwell_report::number_of(episodes.into(), "episode"),
         dwell_report::number_of(studied.prices[0].recordings.len() as u128, "recording"),
         studied.kernel,
     );

@@ -1,16 +1,16 @@
 //! What each part of the policy `leader` gains, and what parts that it does not have would gain: cost / optimum,
 //! geometric mean over the recordings on which it was fitted and over the others, in brackets the worst:
 //!
-//! `cargo run --release -p dwell-replay --example leader_ablation -- recordings [second-half]`
+//! `cargo run --release -p dwell-lab --example leader_ablation -- recordings [second-half]`
 //!
 //! Variants are a plain model of the policy: rows of any size, in 64 bits. The first line is the policy itself. With
 //! `second-half` all learn from the first episode on, and the second half of the episodes is counted.
 
+use dwell_lab::study::{FITTED, Summary};
 use dwell_policy::account::Account;
 use dwell_policy::leader::Leader;
 use dwell_policy::{Nanos, Outcome, Policy};
 use dwell_recording::Reader;
-use dwell_replay::study::{FITTED, Summary};
 use dwell_replay::{RecordingSource, Source};
 use std::path::Path;
 

@@ -1,8 +1,8 @@
-//! A policy of your own, compared with those of dwell: `cargo run -p dwell-replay --example toy_policy [RECORDING]`.
+//! A policy of your own, compared with those of dwell: `cargo run -p dwell-lab --example toy_policy [RECORDING]`.
 
+use dwell_lab::study::{Subject, study};
 use dwell_policy::version::NEWEST_KERNEL;
 use dwell_recording::Reader;
-use dwell_replay::study::{Subject, study};
 use dwell_replay::{Catalogue, RecordingSource, replay};
 use std::error::Error;
 
@@ -37,7 +37,7 @@ static TOY: Entry = Entry {
 
 // ANCHOR: use
 fn main() -> Result<(), Box<dyn Error>> {
-    let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/event-pgbench_sel1.parquet");
+    let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/../recordings/event-pgbench_sel1.parquet");
     let file = std::env::args().nth(1).unwrap_or_else(|| bundled.to_owned());
     let source = RecordingSource::new(Reader::open(file.as_ref())?, false);
 
