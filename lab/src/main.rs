@@ -4,7 +4,7 @@ mod command;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use command::{
-    calibrate, control, doorbell, guest, neighbour, pingpong, policies, study, timer, validate, wake,
+    calibrate, control, doorbell, guest, neighbour, pingpong, policies, sketch, study, timer, validate, wake,
 };
 use dwell_cli::{failure, generate, output};
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "dwell-lab", version, max_term_width = 100)]
 #[command(
-    after_help = "All but study, guest, and calibrate for own CPUs, need /dev/kvm and two CPUs. Run it as root if possible, so that its \
+    after_help = "All but study, sketch, guest, and calibrate for own CPUs, need /dev/kvm and two CPUs. Run it as root if possible, so that its \
         threads get real-time priority and are disturbed less."
 )]
 struct Cli {
@@ -36,6 +36,7 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     Policies(policies::PoliciesArgs),
     Study(study::StudyArgs),
+    Sketch(sketch::SketchArgs),
     Control(control::ControlArgs),
     Guest(guest::GuestArgs),
     Neighbour(neighbour::NeighbourArgs),
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Policies(args) => policies::run(args),
         Command::Study(args) => study::run(args),
+        Command::Sketch(args) => sketch::run(&args),
         Command::Control(args) => control::run(args),
         Command::Guest(args) => guest::run(args),
         Command::Neighbour(args) => neighbour::run(args),

@@ -25,7 +25,7 @@ const FIRST: [(&str, &[&str]); 14] = [
     ("replay", &["set", "policy", "layer", "halt_cost", "format"]),
     ("bound", &["duration", "interval", "halt_cost", "between", "format"]),
     ("fleet", &["layer", "halt_cost", "settings", "report", "plan"]),
-    ("sketch", &["output", "force", "check", "kernel", "format"]),
+    ("sketch", &["output", "force", "kernel", "format"]),
     ("import", &["output", "layer", "kind", "in_force", "convert"]),
     ("iothread bench", &["qmp", "set", "budget", "predict", "format"]),
     ("timer tune", &["plan", "page", "before", "disable_exits", "upgrade"]),

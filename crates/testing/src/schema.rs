@@ -24,7 +24,7 @@ const MAPS: [&str; 10] = [
 ];
 
 /// Commands that print something else with an option, after which the schema is named.
-const OF_OPTIONS: [&str; 4] = ["status", "sketch", "params", "timer-tune"];
+const OF_OPTIONS: [&str; 3] = ["status", "params", "timer-tune"];
 
 /// The schema of one output.
 pub fn schema(value: &Value) -> Value {
@@ -100,7 +100,6 @@ pub fn name(words: &[&str]) -> String {
     match words {
         ["status", others @ ..] if others.contains(&"--history") => "status-history".to_owned(),
         ["status", others @ ..] if others.contains(&"--control") => "status-control".to_owned(),
-        ["sketch", others @ ..] if others.contains(&"--check") => "sketch-check".to_owned(),
         ["params", others @ ..] if others.contains(&"--policies") => "params-policies".to_owned(),
         ["timer", "tune", others @ ..] if others.contains(&"--before") => "timer-tune-before".to_owned(),
         ["timer" | "iothread", action, ..] => format!("{}-{action}", words[0]),
@@ -190,7 +189,6 @@ mod tests {
         assert_eq!(name(&["iothread", "set", "--qmp", "x"]), "iothread-set");
         assert_eq!(name(&["apply", "PLAN"]), "apply");
         assert_eq!(name(&["sketch", "x"]), "sketch");
-        assert_eq!(name(&["sketch", "--check", "x"]), "sketch-check");
         assert_eq!(name(&["timer", "tune", "x", "--before", "y"]), "timer-tune-before");
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod guest;
 pub(crate) mod neighbour;
 pub(crate) mod pingpong;
 pub(crate) mod policies;
+pub(crate) mod sketch;
 pub(crate) mod study;
 pub(crate) mod timer;
 pub(crate) mod validate;

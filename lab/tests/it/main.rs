@@ -2,6 +2,7 @@
 
 mod live;
 mod program;
+mod sketch;
 mod study;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,14 +1,11 @@
 //! `dwell sketch`
 
-mod check;
-
 use crate::failure::Outcome;
 use crate::model::{self, LatencyArg};
 use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
 use crate::settings::VersionArgs;
 use anyhow::Context;
-use check::check;
 use dwell_fleet::{Input, Sketch};
 use dwell_policy::Nanos;
 use dwell_recording::{NewFile, Reader};
@@ -29,25 +26,16 @@ use std::path::{Path, PathBuf};
 /// replayed by itself.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  dwell sketch dwell-host.parquet -o vm7.parquet\n  \
-                        dwell sketch hour*.parquet -o day.parquet\n  dwell sketch --check recordings/*.parquet")]
+                        dwell sketch hour*.parquet -o day.parquet")]
 pub(crate) struct Args {
     /// Recordings or sketches (*.parquet)
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Sketch to write
-    #[arg(long, short, value_name = "FILE", required_unless_present = "check")]
-    output: Option<PathBuf>,
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
     #[command(flatten)]
     force: ForceArg,
-    /// Compare the sketch of each recording with its exact replay
-    ///
-    /// Prints the largest error of any setting at several halt costs, and that of the offline optimum with
-    /// its bound. With --exit-code the exit code is 1 if a bound does not hold.
-    #[arg(long, conflicts_with = "output")]
-    check: bool,
-    /// Exit with 1 if a bound does not hold
-    #[arg(long, requires = "check")]
-    exit_code: bool,
     #[command(flatten)]
     versions: VersionArgs,
     #[command(flatten)]
@@ -79,10 +67,7 @@ struct RuleOf {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    if args.check {
-        return check(&args);
-    }
-    let output = args.output.as_deref().context("no --output was given")?;
+    let output = &args.output;
     args.force.may_write(output, &args.files)?;
     let mut merged: Option<Sketch> = None;
     for file in &args.files {

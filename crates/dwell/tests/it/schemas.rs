@@ -52,7 +52,7 @@ fn the_json_of_commands_is_of_their_schemas() {
     fs::write(here("waits.csv"), format!("idler,start_ns,idle_ns\n{waits}")).unwrap();
     dwell(&["import", "--as", "csv", &here("waits.csv"), "--layer", "iothread", "-o", &iothread]);
     let sketch = here("sketch.parquet");
-    let commands: [&[&str]; 38] = [
+    let commands: [&[&str]; 37] = [
         &["info", recording],
         &["info", &bundled],
         &["info", &decided],
@@ -67,7 +67,6 @@ fn the_json_of_commands_is_of_their_schemas() {
         &["replay", &decided, "--halt-cost", "20us"],
         &["fleet", &sketches, "--halt-cost", "20us", "--kernel", "6.8.12"],
         &["fleet", &sketches, "--halt-cost", "0", "--kernel", "6.8.12"],
-        &["sketch", "--check", recording],
         &["sketch", recording, "-o", &sketch],
         &["params"],
         &["params", "--policies"],

@@ -1,16 +1,39 @@
-//! A sketch beside the recording that it is of.
+//! `dwell-lab sketch`
 
-use super::{Args, of};
-use crate::failure::{Answer, Outcome};
-use crate::output::{self};
 use anyhow::{Context, ensure};
+use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::output::{self, FormatArg};
+use dwell_cli::quantity;
 use dwell_fleet::sketch::{OPTIMUM_ERROR, is_edge};
 use dwell_fleet::{Fineness, Question, Sketch};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::Reader;
+use dwell_replay::Versions;
 use dwell_report::{Cell, Column, Table, duration};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Compare sketches of recordings with their exact replay
+///
+/// Makes the sketch of each recording as `dwell sketch` does. Prints the largest error of any setting at several halt
+/// costs, and that of the offline optimum with its bound.
+#[derive(clap::Args)]
+#[command(after_help = "Example: dwell-lab sketch recordings/*.parquet")]
+pub(crate) struct SketchArgs {
+    /// Recordings (*.parquet)
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Exit with 1 if a bound does not hold
+    #[arg(long)]
+    exit_code: bool,
+    /// Latency that one halt adds to its wakeup, such as 8us
+    ///
+    /// From 0. [default: the wakeup latencies of each recording; none where it has none]
+    #[arg(long, value_name = "TIME", value_parser = quantity::halt)]
+    wakeup_latency: Option<Nanos>,
+    #[command(flatten)]
+    format: FormatArg,
+}
 
 /// The halt costs that are checked: preferred numbers, and one within a bin.
 const HALT_COSTS: [Nanos; 5] = [Nanos(5_000), Nanos(20_000), Nanos(33_333), Nanos(50_000), Nanos(1_000_000)];
@@ -31,8 +54,12 @@ struct Checked {
     holds: bool,
 }
 
-pub(super) fn check(args: &Args) -> Outcome {
-    let rows = args.files.iter().map(|file| checked(args, file)).collect::<anyhow::Result<Vec<Checked>>>()?;
+pub(crate) fn run(args: &SketchArgs) -> Outcome {
+    let rows = args
+        .files
+        .iter()
+        .map(|file| checked(file, args.wakeup_latency))
+        .collect::<anyhow::Result<Vec<Checked>>>()?;
     let holds = rows.iter().all(|row| row.holds);
     output::result(args.format.format, &rows, || table(&rows), || words(&rows))?;
     Ok(if holds || !args.exit_code { Answer::Yes } else { Answer::No })
@@ -69,9 +96,11 @@ fn words(rows: &[Checked]) -> String {
     format!("{}\n{}", output::fitted(&table(rows)), output::wrapped(&text))
 }
 
-fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {
+fn checked(file: &Path, wakeup_latency: Option<Nanos>) -> anyhow::Result<Checked> {
     let open = || Reader::open(file);
-    let sketch = of(open()?, &args.versions, args.latency.wakeup_latency)?;
+    let reader = open()?;
+    let versions = Versions::of_recording(reader.metadata());
+    let sketch = Sketch::of(reader, versions, wakeup_latency)?;
     let bytes = sketch.write(vec![])?;
     let size = bytes.len();
     let sketch = Sketch::from_bytes(&file.display().to_string(), bytes)?;
@@ -82,10 +111,8 @@ fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {
         for (layer, version, number) in sketch.rules() {
             settings += number;
             let layer = Layer::from_name(layer).context("a layer without a name")?;
-            let question = Question {
-                wakeup_latency: args.latency.wakeup_latency,
-                ..Question::new(layer, version, halt_cost, Fineness::Coarse)
-            };
+            let question =
+                Question { wakeup_latency, ..Question::new(layer, version, halt_cost, Fineness::Coarse) };
             let (exact, found) = (question.costs(open()?)?, question.costs(sketch.clone())?);
             let pairs = || {
                 let today = std::iter::once((exact.today_ns, found.today_ns));
@@ -116,6 +143,6 @@ fn checked(args: &Args, file: &Path) -> anyhow::Result<Checked> {
 }
 
 /// By how much a number is too high, as a share.
-pub(super) fn error(exact: u64, found: u64) -> f64 {
+fn error(exact: u64, found: u64) -> f64 {
     if exact == found { 0.0 } else { found as f64 / exact.max(1) as f64 - 1.0 }
 }
