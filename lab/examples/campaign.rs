@@ -6,6 +6,7 @@
 
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::host::{Cores, Pinned, Realtime, Tsc, TscClock};
+use dwell_lab::sampled::latency;
 use dwell_lab::samples;
 use dwell_machine::load::Load;
 use dwell_machine::threads::own_cpu_time;
@@ -35,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan = CampaignOptions { budget: Duration::from_secs(20), ..CampaignOptions::default() };
     let arms = Arms::new("sleep", Wait::Sleeping).arm("spin", Wait::Spinning);
     let figures = [Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos).within(0.05)];
-    let figures = figures.into_iter().chain(Figure::latency());
+    let figures = figures.into_iter().chain(latency());
     let seed = plan.seed;
     let campaign = Campaign::new("sleep", arms, figures, plan)?;
     let record = campaign.run(&mut Load::open()?, &AtomicBool::new(false), &mut |_| (), |turn| {

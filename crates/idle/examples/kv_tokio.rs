@@ -13,6 +13,7 @@ use dwell_idle::policy::reference::Fixed;
 use dwell_idle::{Halt, Idler, Nanos, Price, park};
 use dwell_machine::load::Load;
 use dwell_machine::threads::Thread;
+use dwell_stats::histogram::nearest_rank;
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
 use dwell_testing::contest::{Column, Contest, Format, chosen, load_average};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -287,10 +288,17 @@ fn block(peer: &mut Peer, cell: Cell, sequence: u64) -> Result<Block> {
     let (since, cpu) = measured.ok_or(ErrorKind::TimedOut)?;
     let elapsed = since.elapsed().as_secs_f64();
     let cpu = peer.thread.cpu_time()?.saturating_sub(cpu).get() as f64;
-    Ok(Block::new(latencies)
+    latencies.sort_unstable();
+    let quantile = |q: f64| {
+        let rank = usize::try_from(nearest_rank(q, latencies.len() as u64)).unwrap_or(0);
+        rank.checked_sub(1).map_or(f64::NAN, |place| latencies[place] as f64)
+    };
+    Ok(Block::default()
         .figure("requests", done as f64 / elapsed)
         .figure("cpu_ns_per_request", cpu / done.max(1) as f64)
-        .figure("cpu", cpu / elapsed / 1e9))
+        .figure("cpu", cpu / elapsed / 1e9)
+        .figure("p50", quantile(0.5))
+        .figure("p99", quantile(0.99)))
 }
 
 const COLUMNS: [Column; 7] = [
@@ -308,8 +316,8 @@ fn figures() -> Vec<Figure> {
         Figure::of_block("requests", Unit::PerSecond),
         Figure::of_block("cpu_ns_per_request", Unit::Nanos),
         Figure::of_block("cpu", Unit::Share),
-        Figure::quantile(0.5).named("p50"),
-        Figure::quantile(0.99).named("p99"),
+        Figure::of_block("p50", Unit::Nanos),
+        Figure::of_block("p99", Unit::Nanos),
     ]
 }
 

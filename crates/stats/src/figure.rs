@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 use std::borrow::Cow;
+use std::fmt::Debug;
+use std::sync::Arc;
 
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -17,62 +19,38 @@ pub enum Unit {
     PerSecond,
 }
 
-/// How a figure is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FigureSource {
-    Block,
-    /// The mean of all samples.
-    Mean,
-    /// A quantile of all samples, from 0 to 1.
-    Quantile(f64),
-    /// The mean of the greatest samples: this share of all, from 0 to 1.
-    Worst(f64),
+/// A number by how often each round counts.
+pub type OfWeights = Box<dyn Fn(&[u32]) -> Option<f64>>;
+
+/// A number of all samples of an arm together, such as a quantile. `dwell-lab` has some.
+pub trait OfSamples: Debug + Send + Sync {
+    /// The number of the samples of each round, by how often a round counts. `None` where no sample counts.
+    fn over(&self, rounds: Vec<Vec<u64>>) -> OfWeights;
+
+    /// Of so many samples those that it rests on, if that may be too few.
+    fn beyond(&self, samples: u64) -> Option<u64>;
 }
 
 /// A number that is reported for each arm.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     pub(crate) name: Cow<'static, str>,
     pub(crate) unit: Unit,
-    pub(crate) source: FigureSource,
+    /// Computed by each block, if it is not of all samples.
+    #[serde(skip)]
+    pub(crate) of_samples: Option<Arc<dyn OfSamples>>,
     pub(crate) within: Option<f64>,
 }
 
 impl Figure {
-    fn new(name: impl Into<Cow<'static, str>>, unit: Unit, source: FigureSource) -> Figure {
-        Figure { name: name.into(), unit, source, within: None }
-    }
-
     /// A figure that each block computes under this name. Its value in a round is the mean over the round's blocks.
     pub fn of_block(name: impl Into<Cow<'static, str>>, unit: Unit) -> Figure {
-        Figure::new(name, unit, FigureSource::Block)
+        Figure { name: name.into(), unit, of_samples: None, within: None }
     }
 
-    /// A quantile of all samples, named `p50`, `p99.9` and so on.
-    pub fn quantile(q: f64) -> Figure {
-        // 0.999 × 100 is not exactly 99.9.
-        let percent = (q * 1e9).round() / 1e7;
-        Figure::new(format!("p{percent}"), Unit::Nanos, FigureSource::Quantile(q))
-    }
-
-    /// The mean of all samples, named `mean`.
-    pub fn mean() -> Figure {
-        Figure::new("mean", Unit::Nanos, FigureSource::Mean)
-    }
-
-    /// p50, p90, p99, p99.9, and the mean of the greatest 1 % of all samples, which describes the tail where there are
-    /// too few samples for p99.9.
-    pub fn latency() -> [Figure; 5] {
-        let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(Figure::quantile);
-        let worst = Figure::new("worst 1 %", Unit::Nanos, FigureSource::Worst(0.01));
-        [p50, p90, p99, p999, worst]
-    }
-
-    /// The same figure under another name.
-    #[must_use]
-    pub fn named(self, name: impl Into<Cow<'static, str>>) -> Figure {
-        Figure { name: name.into(), ..self }
+    /// A figure of all samples.
+    pub fn of_samples(name: impl Into<Cow<'static, str>>, of_samples: impl OfSamples + 'static) -> Figure {
+        Figure { of_samples: Some(Arc::new(of_samples)), ..Figure::of_block(name, Unit::Nanos) }
     }
 
     /// Requires a precision: rounds are added until the interval of its ratio to the baseline has at most

@@ -28,10 +28,7 @@
 //! use std::time::Instant;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let arms = Arms::new("halt", 0u64).arm("poll 200 us", 200_000);
-//! let figures = [
-//!     Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos).within(0.05),
-//!     Figure::quantile(0.5),
-//! ];
+//! let figures = [Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos).within(0.05)];
 //! let options = CampaignOptions { min_rounds: 6, ..CampaignOptions::default() };
 //! let campaign = Campaign::new("wakeup", arms, figures, options)?;
 //! let start = Instant::now();
@@ -39,8 +36,7 @@
 //! let measurements = campaign.run(&mut environment, &AtomicBool::new(false), &mut |_| (), |trial| {
 //!     // Measure `trial.setting` here, with the stimulus number `trial.sequence`.
 //!     let cpu_ns_per_wakeup = if *trial.setting == 0 { 20_000.0 } else { 100_000.0 };
-//!     let latency_ns: Vec<u64> = (0..100).map(|i| if *trial.setting == 0 { 12_000 + i } else { 5_000 + i }).collect();
-//!     Ok::<_, std::convert::Infallible>(Block::new(latency_ns).figure("cpu_ns_per_wakeup", cpu_ns_per_wakeup))
+//!     Ok::<_, std::convert::Infallible>(Block::default().figure("cpu_ns_per_wakeup", cpu_ns_per_wakeup))
 //! })?;
 //! let results = measurements.results();
 //! let polling = results.row("poll 200 us", "cpu_ns_per_wakeup").ok_or("no such row")?;
@@ -65,7 +61,6 @@ pub mod interval;
 pub mod measurements;
 mod median;
 pub mod options;
-mod pool;
 pub mod random;
 pub mod results;
 pub mod row;
@@ -75,7 +70,7 @@ pub mod warning;
 
 pub use bootstrap::{BLOCKS, Bootstrap, Draw, MIN_ROUNDS};
 pub use campaign::{Campaign, CampaignError, DuplicateName, Environment, Progress, Trial};
-pub use figure::{Figure, Unit};
+pub use figure::{Figure, OfSamples, OfWeights, Unit};
 pub use histogram::{Bucket, LogHistogram, Resolution};
 pub use interval::Interval;
 pub use measurements::{

@@ -1,13 +1,13 @@
 //! Figures of each arm with their intervals, compared with the baseline.
 
 use crate::bootstrap::{Bootstrap, Draw};
-use crate::figure::{Figure, FigureSource};
+use crate::figure::{Figure, OfWeights};
 use crate::interval::Interval;
 use crate::measurements::{Block, Gating, Measurements, StopReason};
-use crate::pool::Pool;
 use crate::row::{Comparison, ResultRow};
 use crate::warning::{self, Warning};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Resamples for the reported intervals. For eight rounds the expanded percentile of a 95 % interval is 0.2 %.
 const RESAMPLES: u32 = 10_000;
@@ -44,7 +44,7 @@ impl Results {
 impl Measurements {
     /// The figures of all arms with their intervals and warnings.
     pub fn results(&self) -> Results {
-        let analysis = Analysis::new(self, RESAMPLES);
+        let analysis = Analysis::new(self, RESAMPLES, |_| true);
         let (rows, differing) = (analysis.rows(), analysis.differing());
         Results {
             experiment: self.name.clone(),
@@ -62,14 +62,17 @@ impl Measurements {
     pub fn ratio(&self, arm: &str, against: &str, figure: &str) -> Option<Interval> {
         let place = |name: &str| self.arms.iter().position(|arm| arm.name == name);
         let figure = self.figures.iter().find(|of| of.name == figure)?;
-        let analysis = Analysis { against: place(against)?, ..Analysis::new(self, RESAMPLES) };
+        let analysis = Analysis {
+            against: place(against)?,
+            ..Analysis::new(self, RESAMPLES, |of| of.name == figure.name)
+        };
         analysis.ratio(figure, place(arm)?)
     }
 
     /// Of the figures with a required precision, the one farthest from it: its index, the half width of its
     /// interval, and the half width required.
     pub(super) fn widest(&self) -> Option<(usize, f64, f64)> {
-        let analysis = Analysis::new(self, RESAMPLES_BETWEEN);
+        let analysis = Analysis::new(self, RESAMPLES_BETWEEN, |figure| figure.within.is_some());
         let wanted = self
             .figures
             .iter()
@@ -91,25 +94,31 @@ struct Analysis<'a> {
     measurements: &'a Measurements,
     bootstrap: Bootstrap,
     rounds: Vec<Vec<Vec<&'a Block>>>,
-    pools: Vec<Pool>,
+    /// By figure of samples and by arm.
+    of_samples: BTreeMap<&'a str, Vec<OfWeights>>,
     /// The arm with which the others are compared: the baseline.
     against: usize,
 }
 
 impl<'a> Analysis<'a> {
-    fn new(measurements: &'a Measurements, resamples: u32) -> Analysis<'a> {
+    /// For the figures that are `wanted`.
+    fn new(measurements: &'a Measurements, resamples: u32, wanted: impl Fn(&Figure) -> bool) -> Analysis<'a> {
         let rounds: Vec<Vec<Vec<&Block>>> =
             (0..measurements.arms.len()).map(|arm| measurements.rounds_of(arm)).collect();
-        let samples = |blocks: &Vec<&'a Block>| {
-            blocks.clone().into_iter().flat_map(|block| block.samples_ns.iter().copied())
+        let samples =
+            |blocks: &Vec<&Block>| blocks.iter().flat_map(|block| &block.samples_ns).copied().collect();
+        let of_figure = |figure: &'a Figure| {
+            let of = figure.of_samples.as_ref().filter(|_| wanted(figure))?;
+            let of_arms = rounds.iter().map(|rounds| of.over(rounds.iter().map(samples).collect()));
+            Some((&*figure.name, of_arms.collect()))
         };
-        let pools = rounds.iter().map(|rounds| Pool::new(rounds.iter().map(samples))).collect();
+        let of_samples = measurements.figures.iter().filter_map(of_figure).collect();
         let (confidence, seed) = (measurements.options.confidence, measurements.options.seed);
         Analysis {
             measurements,
             bootstrap: Bootstrap { confidence, resamples, seed },
             rounds,
-            pools,
+            of_samples,
             against: 0,
         }
     }
@@ -122,17 +131,16 @@ impl<'a> Analysis<'a> {
     }
 
     fn row(&self, figure: &Figure, arm: usize) -> ResultRow {
-        let pool = &self.pools[arm];
         let values = self.values(figure, arm);
-        let of_block = figure.source == FigureSource::Block;
-        let value = if of_block {
+        let value = if figure.of_samples.is_none() {
             let known: Vec<f64> = values.iter().flatten().copied().collect();
             self.bootstrap.mean(&known)
         } else {
-            self.bootstrap
-                .percentile(self.rounds[arm].len(), |draw| sampled(figure.source, pool, &draw.weights))
+            self.bootstrap.percentile(self.rounds[arm].len(), |draw| self.sampled(figure, arm, draw))
         };
         let full = |round: &&Vec<&Block>| round.iter().any(|block| !block.samples_ns.is_empty());
+        let blocks = self.rounds[arm].iter().flatten();
+        let samples = blocks.map(|block| block.samples_ns.len() as u64).sum();
         ResultRow {
             arm: self.measurements.arms[arm].name.clone(),
             role: self.measurements.arms[arm].role,
@@ -140,17 +148,13 @@ impl<'a> Analysis<'a> {
             unit: figure.unit,
             value,
             comparison: if arm == 0 { None } else { self.compare(figure, arm) },
-            rounds: if of_block {
+            rounds: if figure.of_samples.is_none() {
                 values.iter().flatten().count()
             } else {
                 self.rounds[arm].iter().filter(full).count()
             },
-            samples: (!of_block).then_some(pool.len() as u64),
-            beyond: match figure.source {
-                FigureSource::Block | FigureSource::Mean => None,
-                FigureSource::Quantile(q) => Some(pool.beyond(q)),
-                FigureSource::Worst(share) => Some(pool.beyond(1.0 - share)),
-            },
+            samples: figure.of_samples.as_ref().map(|_| samples),
+            beyond: figure.of_samples.as_ref().and_then(|of| of.beyond(samples)),
         }
     }
 
@@ -169,16 +173,13 @@ impl<'a> Analysis<'a> {
 
     fn compare(&self, figure: &Figure, arm: usize) -> Option<Comparison> {
         let ratio = self.ratio(figure, arm);
-        let (difference, median_ratio) = match figure.source {
-            FigureSource::Block => {
-                let difference: Vec<f64> = self.pairs(figure, arm).iter().map(|(b, a)| a - b).collect();
-                let median = self.bootstrap.median(&self.log_ratios(figure, arm));
-                (self.bootstrap.paired(&difference)?, median.map(|log| log.map(f64::exp)))
-            }
-            source => {
-                let difference = |draw: &Draw| self.both(source, arm, &draw.weights).map(|(b, a)| a - b);
-                (self.bootstrap.percentile(self.rounds[arm].len(), difference)?, None)
-            }
+        let (difference, median_ratio) = if figure.of_samples.is_none() {
+            let difference: Vec<f64> = self.pairs(figure, arm).iter().map(|(b, a)| a - b).collect();
+            let median = self.bootstrap.median(&self.log_ratios(figure, arm));
+            (self.bootstrap.paired(&difference)?, median.map(|log| log.map(f64::exp)))
+        } else {
+            let difference = |draw: &Draw| self.both(figure, arm, draw).map(|(b, a)| a - b);
+            (self.bootstrap.percentile(self.rounds[arm].len(), difference)?, None)
         };
         Some(Comparison { ratio, median_ratio, difference })
     }
@@ -201,13 +202,13 @@ impl<'a> Analysis<'a> {
     }
 
     fn ratio_by(&self, bootstrap: &Bootstrap, figure: &Figure, arm: usize) -> Option<Interval> {
-        let log = match figure.source {
-            FigureSource::Block => bootstrap.paired(&self.log_ratios(figure, arm)),
-            source => bootstrap.percentile(self.rounds[arm].len(), |draw| {
-                self.both(source, arm, &draw.weights)
-                    .filter(|(b, a)| *b > 0.0 && *a > 0.0)
-                    .map(|(b, a)| (a / b).ln())
-            }),
+        let log = if figure.of_samples.is_none() {
+            bootstrap.paired(&self.log_ratios(figure, arm))
+        } else {
+            bootstrap.percentile(self.rounds[arm].len(), |draw| {
+                let (b, a) = self.both(figure, arm, draw).filter(|(b, a)| *b > 0.0 && *a > 0.0)?;
+                Some((a / b).ln())
+            })
         };
         log.map(|log| log.map(f64::exp))
     }
@@ -225,21 +226,14 @@ impl<'a> Analysis<'a> {
         pairs.iter().filter(|_| positive).map(|(b, a)| (a / b).ln()).collect()
     }
 
-    /// A figure of samples, for what is compared with and the arm, for any weights of the rounds.
-    fn both(&self, source: FigureSource, arm: usize, weights: &[u32]) -> Option<(f64, f64)> {
-        Some((
-            sampled(source, &self.pools[self.against], weights)?,
-            sampled(source, &self.pools[arm], weights)?,
-        ))
+    /// A figure of samples in a resample of the rounds.
+    fn sampled(&self, figure: &Figure, arm: usize, draw: &Draw) -> Option<f64> {
+        self.of_samples.get(&*figure.name)?[arm](&draw.weights)
     }
-}
 
-fn sampled(source: FigureSource, pool: &Pool, weights: &[u32]) -> Option<f64> {
-    match source {
-        FigureSource::Block => None,
-        FigureSource::Mean => pool.mean(weights),
-        FigureSource::Quantile(q) => pool.quantile(weights, q).map(|ns| ns as f64),
-        FigureSource::Worst(share) => pool.worst(weights, share),
+    /// The same for what is compared with and for the arm.
+    fn both(&self, figure: &Figure, arm: usize, draw: &Draw) -> Option<(f64, f64)> {
+        Some((self.sampled(figure, self.against, draw)?, self.sampled(figure, arm, draw)?))
     }
 }
 

@@ -14,6 +14,7 @@ use anyhow::Context;
 use clap::Parser;
 use dwell_blk::driver::{Driver, Setup};
 use dwell_lab::host::{Cpu, Pinned};
+use dwell_lab::sampled::quantile;
 use dwell_machine::load::Load;
 use dwell_machine::threads::process_cpu_time;
 use dwell_stats::{Block, Figure, SplitMix64, Unit};
@@ -279,8 +280,8 @@ fn figures() -> Vec<Figure> {
         Figure::of_block("cpu_ns_per_request", Unit::Nanos),
         Figure::of_block("cpu", Unit::Share),
         Figure::of_block("kicks", Unit::Count),
-        Figure::quantile(0.5).named("p50"),
-        Figure::quantile(0.99).named("p99"),
+        quantile(0.5),
+        quantile(0.99),
     ]
 }
 

@@ -10,6 +10,7 @@
 use super::waking::{self, WARM_UP, WakeupBlock};
 use super::{LabError, Rig, wake};
 use crate::idle::Idle;
+use crate::sampled::{mean, quantile};
 use dwell_idle::halt::Sleep;
 use dwell_idle::{Clock, Halt, Monotonic, Price};
 use dwell_machine::{DwellIdle, Facts, Machine};
@@ -50,8 +51,8 @@ pub fn measure(
         Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos),
         Figure::of_block("cpu_less_polling_ns_per_wakeup", Unit::Nanos),
         Figure::of_block("idle_ns_per_wakeup", Unit::Nanos),
-        Figure::quantile(0.5),
-        Figure::mean(),
+        quantile(0.5),
+        mean(),
     ];
     let arms = Arms::new(POLL, Idle::host(ALWAYS)).arm(HALT, Idle::host(0));
     let campaign =

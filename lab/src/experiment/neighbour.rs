@@ -9,6 +9,7 @@ use super::{LabError, Rig};
 use crate::guest::{IdleCounts, Sleeper, sleeper, tsc};
 use crate::host::Tsc;
 use crate::idle::Idle;
+use crate::sampled::{mean, quantile};
 use crate::vm::{Kicker, Machine};
 use dwell_idle::{Idler, Policy};
 use dwell_machine::threads::{Thread, Usage};
@@ -165,9 +166,9 @@ impl Way {
 /// The figures of an arm.
 pub fn figures() -> Vec<Figure> {
     vec![
-        Figure::quantile(0.5),
-        Figure::quantile(0.99),
-        Figure::mean(),
+        quantile(0.5),
+        quantile(0.99),
+        mean(),
         Figure::of_block(WORK, Unit::PerSecond).within(0.02),
         Figure::of_block(CPU, Unit::Nanos).within(0.05),
         Figure::of_block("wakeups_per_s", Unit::PerSecond),

@@ -11,6 +11,7 @@ use crate::guest::doorbell::DOORBELL;
 use crate::guest::pingpong::{Exchange, reply, serve};
 use crate::host::Tsc;
 use crate::idle::{Halts, Idle};
+use crate::sampled::{mean, quantile};
 use crate::vm::{Machine, Vcpu};
 use dwell_machine::threads::{Thread, Usage};
 use dwell_policy::Nanos;
@@ -36,9 +37,9 @@ pub enum Participants {
 /// The figures of an arm, besides those of the round trip.
 pub fn figures() -> Vec<Figure> {
     vec![
-        Figure::mean().named("mean").within(0.1),
-        Figure::quantile(0.5).within(0.1),
-        Figure::quantile(0.99),
+        mean().within(0.1),
+        quantile(0.5).within(0.1),
+        quantile(0.99),
         Figure::of_block(EXCHANGES_PER_S, Unit::PerSecond),
         Figure::of_block("cpu_share", Unit::Share),
         Figure::of_block("cpu_ns_per_exchange", Unit::Nanos),

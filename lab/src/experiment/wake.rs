@@ -5,6 +5,7 @@ use super::{LabError, Rig, repeats_of_a_block};
 use crate::gaps::Gaps;
 use crate::guest::IdleCounts;
 use crate::idle::{Halts, Idle};
+use crate::sampled::latency;
 use dwell_capture::kvm_stats::Counters;
 use dwell_policy::Nanos;
 use dwell_stats::{Block, Figure, Trial, Unit};
@@ -12,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 /// The figures of an arm, besides the quantiles of the wakeup latency.
 pub fn figures() -> Vec<Figure> {
-    let mut figures = Figure::latency().to_vec();
+    let mut figures = latency().to_vec();
     figures.extend([
         Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos).within(0.05),
         Figure::of_block("cpu_share", Unit::Share),

@@ -4,7 +4,7 @@ use crate::{Arms, Campaign, CampaignOptions, Trial, Unit};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
-use rand_distr::{Distribution, Exp1, StandardNormal};
+use rand_distr::{Distribution, StandardNormal};
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
 
@@ -66,54 +66,14 @@ fn figures_that_are_zero_or_missing_have_no_ratio_but_a_difference() {
 }
 
 #[test]
-fn a_control_that_differs_and_quantiles_of_too_few_samples_are_warned_of() {
-    let figures = [cost(), Figure::quantile(0.5), Figure::quantile(0.99), Figure::quantile(0.999)];
-    let measurements = measure(8, &figures, |trial, _| {
-        let cost = if trial.name == "a (A/A)" { 1.03 } else { 1.0 };
-        Block::new((0..100).map(|i| 1_000 + i).collect()).figure("cost", cost)
+fn a_control_that_differs_is_warned_of() {
+    let measurements = measure(8, &[cost()], |trial, _| {
+        Block::default().figure("cost", if trial.name == "a (A/A)" { 1.03 } else { 1.0 })
     });
     let warnings: Vec<String> = measurements.results().warnings.iter().map(ToString::to_string).collect();
     let differs = "cost: the baseline differs from its own control by +3.0 % [+3.0 %, +3.0 %]; smaller differences are not \
                    effects (one of twenty campaigns has this by chance)";
-    // 8 rounds of 2 blocks of 100 samples: 16 beyond p99, 1 beyond p99.9.
-    let few = ["a", "b", "a (A/A)"]
-        .map(|arm| format!("{arm}: only 1 of 1600 samples are above p99.9; at least 10 are needed"));
-    assert_eq!(warnings, [&[differs.to_owned()][..], &few].concat());
-}
-
-#[test]
-fn quantiles_are_of_all_samples_and_have_their_names() {
-    let figures = Figure::latency();
-    assert_eq!(figures.each_ref().map(|figure| &*figure.name), ["p50", "p90", "p99", "p99.9", "worst 1 %"]);
-    let figures: Vec<Figure> = figures.into_iter().chain([Figure::mean()]).collect();
-    let measurements = measure(10, &figures, |trial, before| {
-        // Block by block another stretch: only all together they are 0 to 599 times the setting.
-        let of_arm = u64::from(before) * 10;
-        Block::new((of_arm..of_arm + 10).map(|i| if *trial.setting == 2.0 { 2 * i } else { i }).collect())
-    });
-    let results = measurements.results();
-    for row in &results.rows {
-        let arm = measurements.arms.iter().position(|arm| arm.name == row.arm).unwrap();
-        let mut all: Vec<u64> =
-            measurements.rounds_of(arm).iter().flatten().flat_map(|b| b.samples_ns.clone()).collect();
-        all.sort_unstable();
-        let mean = |values: &[u64]| values.iter().sum::<u64>() as f64 / values.len() as f64;
-        let expected = match row.figure.as_str() {
-            "p50" => all[99] as f64,
-            "p90" => all[179] as f64,
-            "p99" => all[197] as f64,
-            "p99.9" => all[199] as f64,
-            "worst 1 %" => mean(&all[198..]),
-            _ => mean(&all),
-        };
-        assert_eq!(
-            (row.value.unwrap().value, row.samples),
-            (expected, Some(200)),
-            "{} {}",
-            row.arm,
-            row.figure
-        );
-    }
+    assert_eq!(warnings, [differs]);
 }
 
 #[test]
@@ -131,36 +91,30 @@ fn findings_are_json_with_null_where_nothing_is_known() {
     assert_eq!(json["warnings"][0]["kind"].as_str(), Some("few_rounds"));
 }
 
-/// A made-up machine: costs and latencies wander from round to round, are noisy from block to block, and b costs 1.1
+/// A made-up machine: costs wander from round to round, are noisy from block to block, and b costs 1.1
 /// times a. Of 200 campaigns of 10 rounds the intervals hold the truth in 95 %: 190, with a standard error of 3.
 #[test]
 fn intervals_of_ratios_hold_the_truth() {
     const TRUTH: f64 = 1.1;
-    let figures = [cost(), Figure::quantile(0.5), Figure::quantile(0.9), Figure::mean()];
     let mut held = std::collections::BTreeMap::<(String, String), u32>::new();
     for campaign in 0..200 {
         let mut random = ChaCha8Rng::seed_from_u64(campaign);
         let normal = |random: &mut ChaCha8Rng| -> f64 { StandardNormal.sample(random) };
         let wander: Vec<f64> = (0..10).map(|_| (0.2 * normal(&mut random)).exp()).collect();
-        let measurements = measure(10, &figures, |trial, _| {
+        let measurements = measure(10, &[cost()], |trial, _| {
             let scale = wander[trial.round as usize] * if *trial.setting == 2.0 { TRUTH } else { 1.0 };
             let noise = (0.05 * normal(&mut random)).exp();
-            let sample = |random: &mut ChaCha8Rng| -> f64 { Exp1.sample(random) };
-            // At most some million.
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            let samples =
-                (0..50).map(|_| (1e5 * scale * noise * (1.0 + sample(&mut random))) as u64).collect();
-            Block::new(samples).figure("cost", scale * noise)
+            Block::default().figure("cost", scale * noise)
         });
         let bootstrap = Bootstrap { confidence: 0.95, resamples: 1_000, seed: campaign };
-        for row in (Analysis { bootstrap, ..Analysis::new(&measurements, 0) }).rows() {
+        for row in (Analysis { bootstrap, ..Analysis::new(&measurements, 0, |_| true) }).rows() {
             let truth = if row.arm == "b" { TRUTH } else { 1.0 };
             if let Some(ratio) = row.ratio() {
                 *held.entry((row.arm, row.figure)).or_default() += u32::from(ratio.contains(truth));
             }
         }
     }
-    assert_eq!(held.len(), 8);
+    assert_eq!(held.len(), 2);
     assert!(held.values().all(|held| (180..=200).contains(held)), "{held:?}");
 }
 

@@ -14,6 +14,7 @@ use super::service::{Service, served};
 use super::{KvmCountsByArm, LabError, Rig};
 use crate::gaps::Gaps;
 use crate::guest::doorbell::{DOORBELL, DoorbellCounts, RequestChannel, doorbell};
+use crate::sampled::{mean, quantile};
 use crate::vm::Machine;
 use dwell_machine::threads::Usage;
 use dwell_policy::Nanos;
@@ -27,10 +28,10 @@ pub const WARM_UP: usize = 50;
 /// The figures of an arm.
 pub fn figures() -> Vec<Figure> {
     vec![
-        Figure::quantile(0.5).within(0.05),
-        Figure::quantile(0.9),
-        Figure::quantile(0.99),
-        Figure::mean(),
+        quantile(0.5).within(0.05),
+        quantile(0.9),
+        quantile(0.99),
+        mean(),
         Figure::of_block("io_cpu_share", Unit::Share),
         Figure::of_block("io_cpu_ns_per_request", Unit::Nanos).within(0.05),
         Figure::of_block("vcpu_cpu_share", Unit::Share),

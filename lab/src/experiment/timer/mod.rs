@@ -15,6 +15,7 @@ use super::service::{Service, served};
 use super::{KvmCountsByArm, LabError, Rig};
 use crate::gaps::Gaps;
 use crate::guest::timer::{DOORBELL, TimerChannel, TimerCounts, timer};
+use crate::sampled::{latency, mean, quantile};
 use crate::vm::Machine;
 use dwell_machine::threads::Usage;
 use dwell_stats::{Block, Figure, Trial, Unit};
@@ -25,10 +26,10 @@ pub const WARM_UP: usize = 50;
 
 /// The figures of an arm.
 pub fn figures() -> Vec<Figure> {
-    let mut figures = Figure::latency().to_vec();
-    figures[0] = Figure::quantile(0.5).within(0.05);
+    let mut figures = latency().to_vec();
+    figures[0] = quantile(0.5).within(0.05);
     figures.extend([
-        Figure::mean(),
+        mean(),
         Figure::of_block("vcpu_cpu_ns_per_timer", Unit::Nanos),
         Figure::of_block("vcpu_cpu_share", Unit::Share),
         Figure::of_block("housekeeper_cpu_ns_per_timer", Unit::Nanos),
