@@ -74,7 +74,11 @@ impl ModelArgs {
     /// With the host's recording given, the layer is guest+host.
     pub(crate) fn above_host(&mut self) -> anyhow::Result<()> {
         let whose = *self.layer.get_or_insert(Whose::Stacked);
-        ensure!(whose == Whose::Stacked, "--host takes the guest and its host together; leave out --layer {}", whose.name());
+        ensure!(
+            whose == Whose::Stacked,
+            "--host takes the guest and its host together; leave out --layer {}",
+            whose.name()
+        );
         Ok(())
     }
 }

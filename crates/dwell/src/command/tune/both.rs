@@ -57,7 +57,7 @@ pub(super) fn run(
     let guest = source.reader();
     let work = ByWork::of_both(&host, guest, &model, goal.goal(), goal.worth())?;
     let recommended = work.recommended();
-    let mut notes: Vec<String> = check::note(&self_check).into_iter().collect();
+    let mut notes: Vec<String> = self_check.note().into_iter().collect();
     notes.extend(lets_host_poll(work.present(), recommended).then(|| POLL_CONTROL.to_owned()));
     notes.extend(model.notes(guest.metadata()));
     let lines = recommended
