@@ -410,11 +410,12 @@ impl Judged {
         };
         let all: Vec<usize> = (0..pairs.len()).collect();
         let (before, after) = sums(&all);
+        // The share always has a value, and is at most all.
+        let interval = Bootstrap::RECORDING.blocks(pairs.len(), share).unwrap_or(Interval::unknown(0.0));
         Gain {
             of: value.goal.figure(),
             per_s: (before - after) / (span_ns.max(1) as f64 / 1e9),
-            // The share always has a value.
-            share: Bootstrap::RECORDING.blocks(pairs.len(), share).unwrap_or(Interval::unknown(0.0)),
+            share: Interval { high: interval.high.min(1.0), ..interval },
         }
     }
 }

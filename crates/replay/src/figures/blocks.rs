@@ -111,6 +111,8 @@ fn compared(figure: &Figure, before: &[Block], after: &[Block]) -> Compared {
         let (before, after) = (drawn(&a, of_a), drawn(&b, of_b));
         Some(after? / before.filter(|&value| value > 0.0)?)
     });
+    // Each is at least 0.
+    let ratio = ratio.map(|ratio| Interval { low: ratio.low.max(0.0), ..ratio });
     let all = |parts: &[(f64, f64)]| quotient(&mut parts.iter().copied());
     Compared { figure: figure.name, before: all(&a), after: all(&b), ratio }
 }

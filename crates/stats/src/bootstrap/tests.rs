@@ -98,6 +98,36 @@ fn differences_without_an_effect_are_found_none_whatever_a_single_round_is() {
     assert!(resampled < 900, "{resampled}");
 }
 
+/// Where neighbouring blocks of a recording are alike, intervals that take them for independent hold the truth in 73 of 100
+/// cases at a correlation of 0.5, and in 51 at 0.75.
+#[test]
+fn intervals_of_blocks_are_wider_where_neighbours_are_alike() {
+    let alike = |next: f64| {
+        move |random: &mut ChaCha8Rng| {
+            let mut last = 0.0;
+            let step = |(number, noise): (usize, f64)| {
+                let scale = if number == 0 { 1.0 } else { (1.0 - next * next).sqrt() };
+                last = next * last + scale * noise;
+                last
+            };
+            normals(random, BLOCKS).into_iter().enumerate().map(step).collect::<Vec<_>>()
+        }
+    };
+    let share = |values: &[f64], draw: &Draw| {
+        Some(draw.picks.iter().map(|&pick| values[pick]).sum::<f64>() / draw.picks.len() as f64)
+    };
+    let one = |values: &[f64]| BOOTSTRAP.blocks(values.len(), |draw| share(values, draw)).unwrap();
+    // The second sample hardly matters.
+    let two = |values: &[f64]| {
+        let both = |a: &Draw, b: &Draw| Some(share(values, a)? + 1e-3 * share(values, b)?);
+        BOOTSTRAP.two_samples([values.len(), values.len()], both).unwrap()
+    };
+    for (next, wanted) in [(0.0, 920..=965), (0.3, 900..=950), (0.5, 890..=945), (0.75, 800..=900)] {
+        let held = [coverage(alike(next), one, 0.0), coverage(alike(next), two, 0.0)];
+        assert!(held.iter().all(|held| wanted.contains(held)), "{next}: {held:?} of 1000");
+    }
+}
+
 /// Of few rounds all subsets are taken: the limits can be written down.
 #[test]
 fn limits_of_few_differences_are_means_of_subsets() {
@@ -147,7 +177,8 @@ fn the_interval_of_a_skewed_mean_reaches_farther_into_the_tail() {
 #[test]
 fn intervals_of_a_recording_are_the_same_for_ever() {
     let cost: Vec<(f64, f64)> =
-        (0..32).map(|block| (1_000.0 + f64::from(block % 7), 900.0 + f64::from(block))).collect();
+        (0..32).map(|block| (1_000.0 + f64::from(block % 7), 900.0 + f64::from(block * 13 % 32))).collect();
+    // Neighbours are not alike: nothing is wider.
     let gain = |draw: &Draw| {
         let sum = |(a, b): (f64, f64), pick: &usize| (a + cost[*pick].0, b + cost[*pick].1);
         let (before, after) = draw.picks.iter().fold((0.0, 0.0), sum);
