@@ -39,7 +39,8 @@
 //!   set) or a thousandth of the time-out, whichever is longer, but at most 0.1 s. [`Uring`] has none.
 //! * A source or a timer that panics ends the step. Where the panic is caught the loop can go on: the source
 //!   is looked at again, the timer is gone, and no other one is lost.
-//! * A loop belongs to the thread that makes it, since its sources may: move what it is made of, and make it there.
+//! * A loop stays in the thread that made it, as its sources need not be `Send`: send what it is made of, and build it
+//!   there.
 //! * A callback cannot reach the loop that runs it. One that accepts connections puts them where whoever calls
 //!   [`Loop::step`] finds them, and adds them between two steps.
 #![warn(missing_docs, missing_debug_implementations, clippy::missing_errors_doc)]

@@ -237,7 +237,7 @@ mod tests {
         fs::metadata(path).unwrap().mode() & 0o7777
     }
 
-    /// All was written before the name was found to be none.
+    /// Such a name was refused only after everything was written.
     #[test]
     fn a_name_that_no_file_can_have_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();

@@ -120,7 +120,12 @@ impl Control<'_> {
         let Layered { subject, comparisons, .. } = &mut self.layers[at];
         let failed = by_work.as_ref().err().map(|error| format!("{error:#}"));
         if let Some(why) = failed.as_ref().filter(|why| comparisons.failed.as_ref() != Some(*why)) {
-            self.notes.say(subject, &format!("what wakes tasks cannot be recorded, and has no part: {why}"));
+            self.notes.say(
+                subject,
+                &format!(
+                    "cannot record what wakes tasks, so settings are compared by idle times alone: {why}"
+                ),
+            );
         }
         comparisons.failed = failed;
         comparisons.used += took;

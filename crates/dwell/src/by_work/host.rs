@@ -18,8 +18,8 @@ use std::path::Path;
 pub(crate) const TOO_LITTLE: &str = "the guest's recording has too little work in it to replay";
 
 /// What it means that the host polls otherwise than by its rule.
-const DIFFERS: &str = ": PREDICTIONS FROM THESE RECORDINGS ARE WRONG: a setting was changed meanwhile, or other tasks were \
-                       runnable on the host's CPUs, where KVM does not poll";
+const DIFFERS: &str = ": PREDICTIONS FROM THESE RECORDINGS ARE WRONG: a setting changed during the recording, or other \
+                       tasks were runnable on the host's CPUs, where KVM does not poll";
 
 /// The host's recording.
 pub(crate) struct Host {
@@ -122,7 +122,8 @@ impl Seen {
         let of_seen = |number: usize| number as f64 / (*seen).max(1) as f64;
         let differs = (of_seen(*polled) - of_seen(*polled_by_rule)).abs() > CONTRADICTS;
         format!(
-            " {file} has {} of the guest's {} halts; the host polled through {} of these, by the rules in force through {}{}. \
+            " {file} has {} of the guest's {} halts; the host polled through {} of these, and would have polled through {} by the rules in \
+             force{}. \
              The guest's clock is {} {} the host's, give or take {}.",
             percent(*seen as f64 / (*halts).max(1) as f64),
             count(*halts as u128),

@@ -18,8 +18,8 @@ use serde::Serialize;
 use std::path::Path;
 
 /// What `poll_control` in an advice takes: it is not written as a parameter.
-const POLL_CONTROL: &str = "poll_control=1: the host may poll for the guest, whose driver haltpoll forbids it unless the VM has no \
-                            poll control (QEMU: -cpu …,kvm-poll-control=off)";
+const POLL_CONTROL: &str = "poll_control=1 lets the host poll for the guest. The guest's haltpoll driver switches host polling \
+                            off, unless the VM has no poll control (QEMU: -cpu …,kvm-poll-control=off)";
 
 /// The advice on a guest and its host, as it is printed.
 #[derive(Serialize)]
