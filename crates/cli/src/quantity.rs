@@ -1,6 +1,8 @@
 //! Quantities as people type them.
 
-use dwell_policy::Nanos;
+use dwell_policy::param::known_version;
+use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
 
 /// A duration with its unit, or 0; the error quotes the text.
 pub fn duration(text: &str) -> Result<Nanos, String> {
@@ -23,6 +25,28 @@ pub fn halt(text: &str) -> Result<Nanos, String> {
             "`{text}` is more than any halt takes ({LONGEST_HALT:#}); is it a smaller unit, as in 20us?"
         )),
         time => Ok(time),
+    }
+}
+
+/// The wakeup latency, for commands without the other options of a model.
+#[derive(Debug, clap::Args)]
+pub struct LatencyArg {
+    /// Latency that one halt adds to its wakeup, such as 8us
+    ///
+    /// After a halt the kernel's rule learns from idle time and latency together. Where idle times include the latency,
+    /// this one is taken out of them. From 0. [default: the wakeup latencies of each recording; none where it has
+    /// none]
+    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = halt)]
+    pub wakeup_latency: Option<Nanos>,
+}
+
+/// A release whose rule of this layer is known.
+pub fn release(layer: Layer, text: &str) -> Result<Version, String> {
+    let unknown = |version| known_version(layer, version).map_err(|unknown| unknown.to_string());
+    match Version::parse(text) {
+        Some(version) => unknown(version).map(|()| version),
+        // The error for a malformed version names the known ones, too.
+        None => Err(unknown(Version::new(0, 0)).err().unwrap_or_default()),
     }
 }
 

@@ -49,18 +49,6 @@ pub(crate) struct ModelArgs {
     pub(crate) wakeup_latency: Option<Nanos>,
 }
 
-/// The wakeup latency, for commands without the other options of a model.
-#[derive(Debug, clap::Args)]
-pub(crate) struct LatencyArg {
-    /// Latency that one halt adds to its wakeup, such as 8us
-    ///
-    /// After a halt the kernel's rule learns from idle time and latency together. Where idle times include the latency,
-    /// this one is taken out of them. From 0. [default: the wakeup latencies of each recording; none where it has
-    /// none]
-    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::halt)]
-    pub(crate) wakeup_latency: Option<Nanos>,
-}
-
 /// The layers whose rules are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {

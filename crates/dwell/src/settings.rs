@@ -1,5 +1,6 @@
 //! Versions and settings as people type them.
 
+use crate::quantity;
 use crate::suggest;
 use anyhow::{Context, anyhow, ensure};
 use dwell_policy::arch::Arch;
@@ -48,21 +49,12 @@ impl VersionArgs {
 
 /// A kernel release whose rules are known.
 pub(crate) fn kernel(text: &str) -> Result<Version, String> {
-    known(Layer::Host, text)
+    quantity::release(Layer::Host, text)
 }
 
 /// A QEMU release whose rule is known.
 pub(crate) fn qemu(text: &str) -> Result<Version, String> {
-    known(Layer::Iothread, text)
-}
-
-fn known(layer: Layer, text: &str) -> Result<Version, String> {
-    let unknown = |version| param::known_version(layer, version).map_err(|unknown| unknown.to_string());
-    match Version::parse(text) {
-        Some(version) => unknown(version).map(|()| version),
-        // The error for a malformed version names the known ones, too.
-        None => Err(unknown(Version::new(0, 0)).err().unwrap_or_default()),
-    }
+    quantity::release(Layer::Iothread, text)
 }
 
 /// Why nothing is known of the running kernel's rules.

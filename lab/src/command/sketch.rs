@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
-use dwell_cli::quantity;
+use dwell_cli::quantity::LatencyArg;
 use dwell_fleet::sketch::{OPTIMUM_ERROR, is_edge};
 use dwell_fleet::{Fineness, Question, Sketch};
 use dwell_policy::{Layer, Nanos};
@@ -26,11 +26,8 @@ pub(crate) struct SketchArgs {
     /// Exit with 1 if a bound does not hold
     #[arg(long)]
     exit_code: bool,
-    /// Latency that one halt adds to its wakeup, such as 8us
-    ///
-    /// From 0. [default: the wakeup latencies of each recording; none where it has none]
-    #[arg(long, value_name = "TIME", value_parser = quantity::halt)]
-    wakeup_latency: Option<Nanos>,
+    #[command(flatten)]
+    latency: LatencyArg,
     #[command(flatten)]
     format: FormatArg,
 }
@@ -58,7 +55,7 @@ pub(crate) fn run(args: &SketchArgs) -> Outcome {
     let rows = args
         .files
         .iter()
-        .map(|file| checked(file, args.wakeup_latency))
+        .map(|file| checked(file, args.latency.wakeup_latency))
         .collect::<anyhow::Result<Vec<Checked>>>()?;
     let holds = rows.iter().all(|row| row.holds);
     output::result(args.format.format, &rows, || table(&rows), || words(&rows))?;

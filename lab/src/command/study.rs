@@ -5,9 +5,9 @@ mod show;
 use anyhow::{Context, bail, ensure};
 use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, FormatArg};
-use dwell_cli::{progress, quantity};
+use dwell_cli::progress;
+use dwell_cli::quantity::{self, LatencyArg};
 use dwell_lab::study::{FITTED, Priced, Subject, Summary, study};
-use dwell_policy::param::known_version;
 use dwell_policy::version::{NEWEST_KERNEL, Version};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{IdleIncludes, Reader};
@@ -40,13 +40,8 @@ pub(crate) struct StudyArgs {
     #[arg(long, value_name = "TIME,…", default_value = "5us,20us,50us", value_delimiter = ',')]
     #[arg(value_parser = quantity::halt)]
     halt_cost: Vec<Nanos>,
-    /// Latency that one halt adds to its wakeup, such as 8us
-    ///
-    /// After a halt the kernel's rule learns from idle time and latency together. Where idle times include the latency,
-    /// this one is taken out of them. From 0. [default: the wakeup latencies of each recording; none where it has
-    /// none]
-    #[arg(long, alias = "wake-latency", value_name = "TIME", value_parser = quantity::halt)]
-    wakeup_latency: Option<Nanos>,
+    #[command(flatten)]
+    latency: LatencyArg,
     /// Kernel release whose rules and defaults to use, 5.4 to 7.3
     #[arg(long, value_name = "VERSION", value_parser = kernel, default_value_t = NEWEST_KERNEL)]
     kernel: Version,
@@ -156,7 +151,7 @@ pub(crate) fn run(args: StudyArgs) -> Outcome {
         folder: args.folder.display().to_string(),
         kernel: version.to_string(),
         split: split(&found),
-        wakeup_latency_ns: args.wakeup_latency.map(Nanos::get),
+        wakeup_latency_ns: args.latency.wakeup_latency.map(Nanos::get),
         upper_latency_ns: latency::UPPER.get(),
         notes: notes(&found),
         unreadable,
@@ -167,10 +162,7 @@ pub(crate) fn run(args: StudyArgs) -> Outcome {
 
 /// A kernel release whose rules are known.
 fn kernel(text: &str) -> Result<Version, String> {
-    // The error for a malformed release names the known ones, too.
-    let version = Version::parse(text).unwrap_or(Version::new(0, 0));
-    known_version(Layer::Host, version).map_err(|unknown| unknown.to_string())?;
-    Ok(version)
+    quantity::release(Layer::Host, text)
 }
 
 /// The recordings of a folder, in the order of their names.
@@ -193,7 +185,7 @@ fn study_one(path: &Path, version: Version, args: &StudyArgs) -> anyhow::Result<
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let (layer, idle_includes) = (reader.metadata().layer.name(), reader.metadata().idle_includes);
     let has_time = reader.time_recorded().is_some();
-    let source = RecordingSource::new(reader, false).with_latency(args.wakeup_latency, None);
+    let source = RecordingSource::new(reader, false).with_latency(args.latency.wakeup_latency, None);
     let self_check = self_check(&source)?;
     let source = source.with_poll_pass(self_check.poll_pass());
     let priced = |source: &RecordingSource| {

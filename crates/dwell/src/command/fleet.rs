@@ -8,9 +8,9 @@ mod unknown;
 mod weight;
 
 use crate::failure::Outcome;
-use crate::model::LatencyArg;
 use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
+use crate::quantity::LatencyArg;
 use crate::settings::VersionArgs;
 use crate::{progress, quantity};
 use anyhow::Context;

@@ -1,9 +1,10 @@
 //! `dwell sketch`
 
 use crate::failure::Outcome;
-use crate::model::{self, LatencyArg};
+use crate::model;
 use crate::output::{self, FormatArg};
 use crate::overwrite::ForceArg;
+use crate::quantity::LatencyArg;
 use crate::settings::VersionArgs;
 use anyhow::Context;
 use dwell_fleet::{Input, Sketch};
