@@ -248,19 +248,28 @@ impl Shift {
 }
 
 fn acceleration(units: usize, statistic: impl Fn(&Draw) -> Option<f64>) -> f64 {
-    let mut draw = Draw::once(units);
-    let mut without = Vec::with_capacity(units);
-    for unit in 0..units {
-        draw.without(unit);
-        without.extend(statistic(&draw));
-    }
+    let without = without_each([units], 0, |[draw]| statistic(draw));
     let mean = without.iter().sum::<f64>() / without.len() as f64;
     let power = |k| without.iter().map(|x| (mean - x).powi(k)).sum::<f64>();
     let scale = 6.0 * power(2).powf(1.5);
     if scale > 0.0 { power(3) / scale } else { 0.0 }
 }
 
-/// What neighbours are alike at most, as a correlation: what is above it is not known from [`BLOCKS`] blocks.
+/// The statistic without each unit of a sample in turn, where it has a value.
+fn without_each<const SAMPLES: usize>(
+    units: [usize; SAMPLES],
+    sample: usize,
+    statistic: impl Fn(&[Draw; SAMPLES]) -> Option<f64>,
+) -> Vec<f64> {
+    let mut draws = units.map(Draw::once);
+    let without = |unit: usize| {
+        draws[sample].without(unit);
+        statistic(&draws)
+    };
+    (0..units[sample]).filter_map(without).collect()
+}
+
+/// The largest correlation of neighbours that is allowed for: [`BLOCKS`] blocks do not show a larger one.
 const MOST_ALIKE: f64 = 0.9;
 
 /// By how much an interval of resamples, which takes units for independent, is too narrow where neighbours are alike. A sum of
@@ -273,12 +282,7 @@ fn widening<const SAMPLES: usize>(
 ) -> f64 {
     let (mut independent, mut alike) = (0.0, 0.0);
     for sample in 0..SAMPLES {
-        let mut draws = units.map(Draw::once);
-        let without = |unit: usize| {
-            draws[sample].without(unit);
-            statistic(&draws)
-        };
-        let values: Vec<f64> = (0..units[sample]).filter_map(without).collect();
+        let values = without_each(units, sample, &statistic);
         if values.len() < MIN_ROUNDS {
             continue;
         }

@@ -118,7 +118,8 @@ impl ReplayedByWork {
         let never = causal::with_maximum(present, 0);
         let rules = [("in force", present), ("never", never)].into_iter();
         let rules = rules.chain(asked.iter().flatten().map(|setting| ("", *setting)));
-        let rules = causal::distinct(rules.map(|(role, setting)| (role, Rule::Layer(setting))));
+        let rules =
+            causal::distinct(rules.map(|(role, setting)| (role, Rule::Layer(setting))), |(_, rule)| *rule);
         let settings = causal::rows(&predictor, &rules, model.halt_cost)?;
         let basis = Basis::of(&segments, &predictor, present.layer() != Layer::Iothread);
         Ok(Some(ReplayedByWork { basis, host: None, settings }))
@@ -135,7 +136,8 @@ impl ReplayedByWork {
             rules.truncate(2);
             rules.extend(asked.iter().map(|rule| ("", *rule)));
         }
-        let settings = causal::rows(&predictor, &causal::distinct(rules), model.halt_cost)?;
+        let rules = causal::distinct(rules, |(_, rule)| *rule);
+        let settings = causal::rows(&predictor, &rules, model.halt_cost)?;
         let basis = Basis::of(&segments, &predictor, false);
         Ok(ReplayedByWork { basis, host: Some(seen), settings })
     }

@@ -108,12 +108,12 @@ impl AdviceByWork {
     }
 }
 
-/// Without those that come again.
-pub fn distinct(rules: impl IntoIterator<Item = (&'static str, Rule)>) -> Vec<(&'static str, Rule)> {
-    let mut all: Vec<(&'static str, Rule)> = vec![];
-    for (role, rule) in rules {
-        if all.iter().all(|(_, other)| *other != rule) {
-            all.push((role, rule));
+/// Without those whose rule comes again: the first one stays.
+pub fn distinct<T>(rows: impl IntoIterator<Item = T>, rule: impl Fn(&T) -> Rule) -> Vec<T> {
+    let mut all: Vec<T> = vec![];
+    for row in rows {
+        if all.iter().all(|other| rule(other) != rule(&row)) {
+            all.push(row);
         }
     }
     all
@@ -146,12 +146,11 @@ pub fn advise(task: &Task<'_>) -> Result<AdviceByWork, RuleError> {
     let references = references(&task.present);
     let better = search.best_of(&references.iter().map(|(_, rule)| *rule).collect::<Vec<_>>());
     let candidates = best.into_iter().chain(better);
-    let mut rows = vec![("present", task.present)];
-    rows.extend(candidates.clone().map(|rule| ("candidate", rule)));
-    rows.extend(references.iter().copied());
-    rows.extend(beside(&task.present).into_iter().map(|rule| ("", rule)));
-    let rows = distinct(rows);
-    let rules: Vec<Rule> = rows.iter().map(|(_, rule)| *rule).collect();
+    let mut rules = vec![task.present];
+    rules.extend(candidates.clone());
+    rules.extend(references.iter().map(|(_, rule)| *rule));
+    rules.extend(beside(&task.present));
+    let rules = distinct(rules, |rule| *rule);
     let judged = task.predictor.judge(&rules)?;
     (task.progress)();
 
@@ -236,12 +235,8 @@ impl Search<'_> {
 
     /// Replays those that were not replayed on the whole half.
     fn fit(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
-        let mut new: Vec<Rule> = vec![];
-        for rule in rules {
-            if self.fitted.iter().all(|(other, _)| other != rule) && !new.contains(rule) {
-                new.push(*rule);
-            }
-        }
+        let is_new = |rule: &Rule| self.fitted.iter().all(|(other, _)| other != rule);
+        let new = distinct(rules.iter().copied().filter(is_new), |rule| *rule);
         let outcomes = self.replayed(&new, usize::MAX)?;
         self.fitted.extend(outcomes);
         Ok(())

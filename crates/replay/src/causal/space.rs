@@ -115,29 +115,33 @@ impl Near {
         grid.into_iter().flatten().filter(is_near).collect()
     }
 
-    /// The settings of the grid near one of these; of a guest and its host one of the two is moved.
+    /// The settings of the grid near one of these, the best of which is first; of a guest and its host one of the two is moved.
     pub(super) fn to(self, centres: &[Rule]) -> Vec<Rule> {
-        let (mut of_layer, mut pairs) = (vec![], vec![]);
-        for (number, centre) in centres.iter().enumerate() {
-            match *centre {
-                Rule::Policy(..) => {}
-                Rule::Layer(setting) => of_layer.push(setting),
-                Rule::Stacked { guest, host, poll_control } => {
-                    let stacked = |guest, host| Rule::Stacked { guest, host, poll_control };
-                    let around = |setting: Setting| match self {
-                        Near::Times if number > 0 => vec![],
-                        Near::Times => grid::coarse(setting.layer(), setting.version()),
-                        Near::Factors => self.of(&[setting]),
-                    };
-                    pairs.extend(around(guest).into_iter().map(|guest| stacked(guest, host)));
-                    if poll_control {
-                        pairs.extend(around(host).into_iter().map(|host| stacked(guest, host)));
-                    }
-                }
+        match (self, centres) {
+            (Near::Times, [best @ Rule::Stacked { .. }, ..]) => {
+                either_layer(best, |setting| grid::coarse(setting.layer(), setting.version()))
+            }
+            (Near::Factors, [Rule::Stacked { .. }, ..]) => centres
+                .iter()
+                .flat_map(|centre| either_layer(centre, |setting| self.of(&[setting])))
+                .collect(),
+            _ => {
+                let of_layer =
+                    |rule: &Rule| if let Rule::Layer(setting) = *rule { Some(setting) } else { None };
+                let centres: Vec<Setting> = centres.iter().filter_map(of_layer).collect();
+                self.of(&centres).into_iter().map(Rule::Layer).collect()
             }
         }
-        self.of(&of_layer).into_iter().map(Rule::Layer).chain(pairs).collect()
     }
+}
+
+/// A guest and its host with other settings of one of the two; of the host only where it may poll.
+fn either_layer(pair: &Rule, others: impl Fn(Setting) -> Vec<Setting>) -> Vec<Rule> {
+    let Rule::Stacked { guest, host, poll_control } = *pair else { return vec![] };
+    let stacked = |guest, host| Rule::Stacked { guest, host, poll_control };
+    let of_guest = others(guest).into_iter().map(|guest| stacked(guest, host));
+    let hosts = if poll_control { others(host) } else { vec![] };
+    of_guest.chain(hosts.into_iter().map(|host| stacked(guest, host))).collect()
 }
 
 #[cfg(test)]
