@@ -27,7 +27,7 @@
 //! | exit by HLT, no wakeup | | blocked | woken up |
 //! | exit by an interrupt, this one | | in guest mode | host interrupt |
 //! | any other exit | | outside of guest mode | already outside |
-//! | entry | `kvm_apic_accept_irq` in the same interrupt | in guest mode | posted |
+//! | entry | `kvm_apic_accept_irq` in the same interrupt, after `kvm_wait_lapic_expire` if it waits | in guest mode | posted |
 //! | entry | exit by an interrupt, fired on the vCPU's CPU | in guest mode | host interrupt |
 //! | entry | exit by an interrupt, fired on another CPU | in guest mode | reschedule IPI |
 //! | entry | exit by another reason | outside of guest mode | already outside |
@@ -158,7 +158,7 @@ impl TimerPairing {
             _ => {}
         }
         let firing = self.firing.remove(&event.cpu);
-        if !event.is_of(self.only_pid) {
+        if firing.is_some_and(|place| self.posts(event, place, found)) || !event.is_of(self.only_pid) {
             return;
         }
         match event.kind {
@@ -173,17 +173,10 @@ impl TimerPairing {
                 let place = self.place(event, vcpu, found);
                 self.incomplete += self.vcpus[place].exit(event, reason, self.accepts_seen, found);
             }
-            EventKind::ApicAccept { apic } => {
+            EventKind::ApicAccept { .. } => {
                 self.accepts_seen = true;
                 let own = self.current.get(&(event.pid, event.tid)).copied();
-                let posted = |place: &usize| {
-                    let vcpu = &self.vcpus[*place];
-                    vcpu.is_in_guest() && vcpu.number.is_none_or(|number| number == apic)
-                };
-                match firing.filter(posted) {
-                    Some(place) => self.vcpus[place].posted(found),
-                    None => own.into_iter().for_each(|place| self.vcpus[place].accept()),
-                }
+                own.into_iter().for_each(|place| self.vcpus[place].accept());
             }
             _ => {
                 let Some(&place) = self.current.get(&(event.pid, event.tid)) else {
@@ -207,6 +200,27 @@ impl TimerPairing {
     pub fn finish(&mut self, found: &mut TimerRows) {
         for vcpu in &mut self.vcpus {
             self.incomplete += vcpu.finish(found);
+        }
+    }
+
+    /// Whether the event is one of posting the timer that is firing on its CPU: KVM's wait for the deadline, or that the
+    /// guest's APIC accepts the interrupt. It is of whichever thread the hrtimer interrupted.
+    fn posts(&mut self, event: &Event, place: usize, found: &mut TimerRows) -> bool {
+        let vcpu = &mut self.vcpus[place];
+        match event.kind {
+            EventKind::LapicWait { delta } if vcpu.is_in_guest() => {
+                vcpu.waits_to_post(delta, found);
+                self.firing.insert(event.cpu, place);
+                true
+            }
+            EventKind::ApicAccept { apic }
+                if vcpu.is_in_guest() && vcpu.number.is_none_or(|number| number == apic) =>
+            {
+                self.accepts_seen = true;
+                vcpu.posted(found);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -32,6 +32,8 @@ enum Fate {
     EntersElsewhere,
     /// Fires elsewhere and is posted.
     Posted,
+    /// The same, and KVM waits for the deadline before it posts.
+    PostedLate,
     /// Fires on its CPU in an exit of another kind.
     Outside,
     /// Fires after another interrupt of the same exit.
@@ -54,13 +56,14 @@ enum Fate {
     Periodic,
 }
 
-const FATES: [Fate; 16] = [
+const FATES: [Fate; 17] = [
     Fate::Blocked,
     Fate::RunsHere,
     Fate::RunsHereOld,
     Fate::RunsElsewhere,
     Fate::EntersElsewhere,
     Fate::Posted,
+    Fate::PostedLate,
     Fate::Outside,
     Fate::SecondInterrupt,
     Fate::ArmedAnew,
@@ -297,8 +300,12 @@ impl Simulated {
                 let entered = self.enter();
                 self.fired(row, at, elsewhere, InGuestMode, RescheduleIpi, Some(entered));
             }
-            Fate::Posted => {
+            Fate::Posted | Fate::PostedLate => {
                 let at = self.expire(elsewhere, 0);
+                if fate == Fate::PostedLate {
+                    self.push(elsewhere, 0, EventKind::LapicWait { delta: -900 });
+                    row.late_tsc = Some(-900);
+                }
                 self.push(elsewhere, 0, EventKind::ApicAccept { apic: self.number });
                 self.fired(row, at, elsewhere, InGuestMode, Fire::Posted, None);
             }
@@ -387,7 +394,11 @@ fn sorted(mut rows: TimerRows, numbers: &[u32]) -> TimerRows {
 }
 
 fn run(events: &[Event], reasons: &ReasonNames) -> (TimerPairing, TimerRows) {
-    let mut pairing = TimerPairing::new(None, Box::new(Threads), reasons.clone());
+    run_of(None, events, reasons)
+}
+
+fn run_of(pid: Option<i32>, events: &[Event], reasons: &ReasonNames) -> (TimerPairing, TimerRows) {
+    let mut pairing = TimerPairing::new(pid, Box::new(Threads), reasons.clone());
     let mut found = TimerRows::default();
     events.iter().for_each(|event| pairing.observe(event, &mut found));
     pairing.finish(&mut found);
@@ -428,6 +439,8 @@ proptest! {
         let mut events: Vec<Event> = vcpus.iter().flat_map(|vcpu| vcpu.events.clone()).collect();
         events.sort_by_key(|event| event.time_ns);
         let (pairing, found) = run(&events, &reasons);
+        // The only VM, named: what its timers do to other threads is its own.
+        prop_assert_eq!(&run_of(Some(100), &events, &reasons).1, &found);
         let numbers: Vec<u32> = found.reasons.iter().map(|name| reasons.number(name)).collect();
         let first = pairing.vcpus().iter().map(|name| name.ends_with("vcpu1")).next();
         let own = |number: u32| if first == Some(true) { 1 - number } else { number };

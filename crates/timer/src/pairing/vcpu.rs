@@ -268,11 +268,22 @@ impl Vcpu {
 
     /// The timer that fires was put into the running guest.
     pub(super) fn posted(&mut self, found: &mut TimerRows) {
-        self.read_steps(found);
-        let last = self.fired.iter_mut().rfind(|(_, missing)| matches!(missing, Missing::Exit { .. }));
-        if let Some((row, missing)) = last {
+        if let Some((row, missing)) = self.fired_in_guest(found) {
             (row.fire, *missing) = (Some(Fire::Posted), Missing::Wait);
         }
+    }
+
+    /// KVM waits for the deadline before it puts the timer that fires into the running guest.
+    pub(super) fn waits_to_post(&mut self, late_tsc: i64, found: &mut TimerRows) {
+        if let Some((row, _)) = self.fired_in_guest(found) {
+            row.late_tsc = Some(late_tsc);
+        }
+    }
+
+    /// The timer that fired last while the guest ran.
+    fn fired_in_guest(&mut self, found: &mut TimerRows) -> Option<&mut (TimerRow, Missing)> {
+        self.read_steps(found);
+        self.fired.iter_mut().rfind(|(_, missing)| matches!(missing, Missing::Exit { .. }))
     }
 
     /// Its thread has put an interrupt into its local APIC.
