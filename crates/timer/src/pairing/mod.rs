@@ -139,9 +139,10 @@ impl TimerPairing {
                 let own = self.current.get(&(event.pid, event.tid)).copied();
                 let known = self.hrtimers.get(&(timer, function)).copied();
                 // Interrupts of the thread start other hrtimers, also between a start and the state that it is of.
-                let unknown = own.filter(|&place| !self.vcpus[place].has_hrtimer);
-                if let Some(place) = known.or(unknown) {
-                    let start = Start { hrtimer: (timer, function), expires_ns, known: known.is_some() };
+                // A known one may be gone, and its memory that of the thread's vCPU.
+                let unknown = own.filter(|&place| !self.vcpus[place].has_hrtimer && known != own);
+                for place in known.into_iter().chain(unknown) {
+                    let start = Start { hrtimer: (timer, function), expires_ns, known: known == Some(place) };
                     self.vcpus[place].start(event, start, found);
                 }
                 return;

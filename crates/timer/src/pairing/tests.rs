@@ -405,6 +405,31 @@ fn run_of(pid: Option<i32>, events: &[Event], reasons: &ReasonNames) -> (TimerPa
     (pairing, found)
 }
 
+/// A VM ends, and the vCPU of the next one has its hrtimer where the first one's was.
+#[test]
+fn an_hrtimer_in_the_memory_of_a_former_one_is_of_its_own_vcpu() {
+    let reasons = ReasonNames::default();
+    let mut vcpu = Simulated::new(0, 10, &reasons);
+    vcpu.live(Fate::RunsHere, false, false);
+    vcpu.live(Fate::Blocked, false, false);
+    vcpu.exit("io", None);
+    let next = vcpu.events.iter().map(|event| {
+        let shift = |number: i32| if number >= 100 { number + 100 } else { number };
+        let (pid, tid) = (shift(event.pid), shift(event.tid));
+        Event { time_ns: event.time_ns + 1_000_000, pid, tid, ..*event }
+    });
+    let events: Vec<Event> = vcpu.events.iter().copied().chain(next).collect();
+    let (_, found) = run(&events, &reasons);
+    assert_eq!(found.vcpus, ["vm/100/vcpu0", "vm/200/vcpu0"]);
+    let fires = |vcpu: u32| {
+        let own = found.timers.iter().filter(|timer| timer.vcpu == vcpu && timer.fired_ns.is_some());
+        own.map(|timer| (timer.mechanism, timer.fire)).collect::<Vec<_>>()
+    };
+    let hrtimer = Some(Mechanism::Hrtimer);
+    assert_eq!(fires(0), [(hrtimer, Some(Fire::HostInterrupt)), (hrtimer, Some(Fire::WokenUp))]);
+    assert_eq!(fires(1), fires(0));
+}
+
 /// Linux 5.4: a vCPU that is first seen at an exit is the one that its entry has the number of.
 #[test]
 fn an_exit_without_a_number_is_of_the_vcpu_that_enters_next() {
