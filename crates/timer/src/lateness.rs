@@ -7,7 +7,7 @@
 
 use dwell_policy::timer::{Advance, Delay, GuestTsc, Revision};
 use dwell_recording::Clock;
-use dwell_recording::timer::TimerRecording;
+use dwell_recording::timer::{Fire, TimerRecording};
 use dwell_stats::{Bucket, LogHistogram, Resolution};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub struct Late {
     pub mean_ns: f64,
     /// Of 100 timers, 99 are at most so late \[ns\].
     pub p99_ns: f64,
-    /// Mean time that KVM spins for the deadline \[ns\].
+    /// Mean time that KVM spins for the deadline in the vCPU's thread; for a posted timer another CPU does \[ns\].
     pub mean_spin_ns: f64,
     /// That time for the whole recording \[ns\].
     pub spin_ns: f64,
@@ -96,12 +96,12 @@ pub fn replay(
 ) -> Option<Vec<Late>> {
     let tsc = GuestTsc::new(khz);
     let ns = |cycles: f64| cycles * 1e6 / f64::from(khz.max(1));
-    // Without an advance, per vCPU [cycles].
-    let mut without: BTreeMap<u32, (Advance, Vec<i64>)> = BTreeMap::new();
+    // Without an advance, per vCPU [cycles], and whether the vCPU's thread does the waiting.
+    let mut without: BTreeMap<u32, (Advance, Vec<(i64, bool)>)> = BTreeMap::new();
     for timer in &recording.rows.timers {
         let Some(late) = timer.late_tsc else { continue };
         let (advance, all) = without.entry(timer.vcpu).or_insert_with(|| (recorded, vec![]));
-        all.push(late.saturating_add(early_by(&tsc, *advance)));
+        all.push((late.saturating_add(early_by(&tsc, *advance)), timer.fire != Some(Fire::Posted)));
         wait(advance, revision, &tsc, late);
     }
     let timers: u64 = without.values().map(|(_, all)| all.len() as u64).sum();
@@ -112,9 +112,9 @@ pub fn replay(
         let (mut late_ns, mut spin_ns) = (vec![], 0.0);
         for (_, all) in without.values() {
             let mut advance = *candidate;
-            for late in all {
+            for (late, waits) in all {
                 let late = late.saturating_sub(early_by(&tsc, advance));
-                spin_ns += match wait(&mut advance, revision, &tsc, late) {
+                spin_ns += match wait(&mut advance, revision, &tsc, late).filter(|_| *waits) {
                     Some(Delay::Cycles(cycles)) => ns(cycles as f64),
                     Some(Delay::Nanos(ns)) => f64::from(ns),
                     None => 0.0,
@@ -170,6 +170,14 @@ mod tests {
         assert_eq!(found[0].mean_ns, 500.0);
         assert_eq!(found[0].spin_ns, 500.0);
         assert_eq!(found[0].p99_ns, 1_200.0);
+    }
+
+    #[test]
+    fn the_wait_for_a_posted_timer_takes_no_time_of_the_guest() {
+        let mut recording = recording(&[300, -500, 1_200]);
+        recording.rows.timers[1].fire = Some(Fire::Posted);
+        let found = replay(&recording, Revision::V5_10, 1_000_000, FIXED, &[FIXED]).unwrap();
+        assert_eq!((found[0].timers, found[0].mean_ns, found[0].spin_ns), (3, 500.0, 0.0));
     }
 
     #[test]
