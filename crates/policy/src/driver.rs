@@ -77,7 +77,7 @@ impl Policy for Driver {
     }
 }
 
-/// A policy whose windows are cut to the longest.
+/// A policy whose windows are cut to the longest; its [account](crate::account) is charged for what was polled.
 #[derive(Clone, Debug)]
 struct Capped {
     policy: Chosen,
@@ -99,12 +99,17 @@ impl Policy for Capped {
     }
 
     fn window_after(&mut self, busy: Nanos) -> Nanos {
-        let window = match &mut self.policy {
-            Chosen::Leader(policy) => policy.window_after(busy),
-            Chosen::Savings(policy) => policy.window_after(busy),
+        match &mut self.policy {
+            Chosen::Leader(policy) => {
+                policy.window_after(busy);
+                policy.cut(self.longest)
+            }
+            Chosen::Savings(policy) => {
+                policy.window_after(busy);
+                policy.cut(self.longest)
+            }
             Chosen::Fixed(policy) => policy.window_after(busy),
-        };
-        window.min(self.longest)
+        }
     }
 
     fn longest_gap(&self) -> Nanos {

@@ -131,6 +131,13 @@ impl Leader {
         &self.account
     }
 
+    /// Shortens the window of the present episode to the longest that its caller takes: what it costs is then settled.
+    #[inline]
+    pub(crate) fn cut(&mut self, longest: Nanos) -> Nanos {
+        self.window = self.window.min(longest);
+        self.window
+    }
+
     /// A time in cost units, rounded up, at most 8 halt costs.
     #[inline]
     fn units(&self, time: Nanos) -> u16 {

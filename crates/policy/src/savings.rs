@@ -51,6 +51,13 @@ impl Savings {
     pub const fn account(&self) -> &Account {
         &self.account
     }
+
+    /// As [`Leader::cut`](crate::leader::Leader::cut).
+    #[inline]
+    pub(crate) fn cut(&mut self, longest: Nanos) -> Nanos {
+        self.window = self.window.min(longest);
+        self.window
+    }
 }
 
 impl Policy for Savings {

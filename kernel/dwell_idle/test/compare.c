@@ -4,9 +4,9 @@
  * compares every window. The stream on standard input has records of five u64
  * in the machine's byte order:
  *
- *   0, rule, halt cost, wake latency, 0   a series begins
- *   1, busy, idle, window, lost           an episode, its window in Rust, and
- *                                         for how long its poll was preempted
+ *   0, rule, halt cost, wake latency, longest window   a series begins
+ *   1, busy, idle, window, lost   an episode, its window in Rust, and for how
+ *                                 long its poll was preempted
  *
  * Prints the count of series and episodes; exits with 1 at the first window
  * that differs, with 2 if the stream is not as described.
@@ -31,8 +31,7 @@ int main(void)
 			u64 window;
 
 			if (r[0] == 0 && r[1] < DWELL_RULES) {
-				dwell_policy_init(&policy, r[1], r[2], r[3],
-						  UINT64_MAX);
+				dwell_policy_init(&policy, r[1], r[2], r[3], r[4]);
 				series++;
 				continue;
 			}

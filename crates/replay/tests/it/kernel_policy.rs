@@ -3,9 +3,7 @@
 //! The C code and the program that compares are compiled with `cc`. `DWELL_KERNEL_EPISODES` is the number of random
 //! episodes (default 400000); `make -C kernel/dwell_idle test` takes ten million.
 
-use dwell_policy::late::Late;
-use dwell_policy::leader::Leader;
-use dwell_policy::savings::Savings;
+use dwell_policy::driver::{Choice, Driver, Params};
 use dwell_policy::{Nanos, Outcome, Policy};
 use dwell_recording::{Chunk, Columns, Reader};
 use dwell_testing::say;
@@ -14,9 +12,6 @@ use rand::{Rng, RngExt, SeedableRng};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-
-const LEADER: u64 = 0;
-const SAVINGS: u64 = 1;
 
 fn module() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel/dwell_idle")
@@ -59,22 +54,16 @@ impl Stream {
 
     fn record(&mut self, record: [u64; 5]) {
         for value in record {
-            self.records.write_all(&value.to_ne_bytes()).unwrap();
+            // At the first difference nobody reads any more; `end` has what was found.
+            let _ = self.records.write_all(&value.to_ne_bytes());
         }
     }
 
     /// A series of one idler.
-    fn series(&mut self, rule: u64, k: u64, latency: u64, episodes: impl Iterator<Item = Episode>) {
-        self.record([0, rule, k, latency, 0]);
-        let (k, latency) = (Nanos(k), Nanos(latency));
-        if rule == LEADER {
-            self.run(Late::new(Leader::new(k), latency), episodes);
-        } else {
-            self.run(Late::new(Savings::new(k), latency), episodes);
-        }
-    }
-
-    fn run(&mut self, mut policy: impl Policy, episodes: impl Iterator<Item = Episode>) {
+    fn series(&mut self, params: Params, episodes: impl Iterator<Item = Episode>) {
+        let Params { halt_cost, wake_latency, max_window, choice } = params;
+        self.record([0, choice as u64, halt_cost.get(), wake_latency.get(), max_window.get()]);
+        let mut policy = Driver::new(params);
         for (busy, idle, lost) in episodes {
             let window = policy.window_after(Nanos(busy));
             // Who does not poll is not preempted in a poll.
@@ -87,8 +76,7 @@ impl Stream {
 
     /// Whether the program found all equal, and what it printed.
     fn end(self) -> (bool, String, u64) {
-        let Stream { child, mut records, episodes } = self;
-        records.flush().unwrap();
+        let Stream { child, records, episodes } = self;
         drop(records);
         let output = child.wait_with_output().unwrap();
         let text = [output.stdout, output.stderr].concat();
@@ -158,6 +146,21 @@ fn halt_cost(random: &mut impl Rng) -> u64 {
     }
 }
 
+/// The parameter `max_window_ns`: most windows are cut by it, some, or none.
+fn longest(k: u64, random: &mut impl Rng) -> u64 {
+    match random.random_range(0..4) {
+        0 => random.random_range(0..=k.max(1)),
+        1 => k.saturating_mul(random.random_range(1..4)),
+        2 => random.random::<u64>() >> random.random_range(0..64),
+        _ => u64::MAX,
+    }
+}
+
+fn params(choice: Choice, halt_cost: u64, wake_latency: u64, max_window: u64) -> Params {
+    let [halt_cost, wake_latency, max_window] = [halt_cost, wake_latency, max_window].map(Nanos);
+    Params { halt_cost, wake_latency, max_window, choice }
+}
+
 #[test]
 fn every_window_is_that_of_rust() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,8 +181,9 @@ fn every_window_is_that_of_rust() {
             (busy, idle, lost(rarity, k, &mut random))
         };
         let episodes: Vec<_> = (0..count).map(one).collect();
-        for rule in [LEADER, SAVINGS] {
-            stream.series(rule, k, latency, episodes.iter().copied());
+        let max_window = longest(k, &mut random);
+        for choice in [Choice::Leader, Choice::Savings, Choice::Fixed, Choice::Never] {
+            stream.series(params(choice, k, latency, max_window), episodes.iter().copied());
         }
     }
     let (equal, text, _) = stream.end();
@@ -199,8 +203,8 @@ fn every_window_on_the_recordings_is_that_of_rust() {
     for entry in std::fs::read_dir(recordings).unwrap() {
         for episodes in idlers(&entry.unwrap().path()) {
             for k in [5_000, 20_000, 50_000] {
-                for (rule, latency) in [(LEADER, 0), (LEADER, k), (SAVINGS, 0)] {
-                    stream.series(rule, k, latency, episodes.iter().copied());
+                for (choice, latency) in [(Choice::Leader, 0), (Choice::Leader, k), (Choice::Savings, 0)] {
+                    stream.series(params(choice, k, latency, 200_000), episodes.iter().copied());
                 }
             }
         }
@@ -237,7 +241,7 @@ fn a_wrong_window_is_found() {
         return;
     };
     let mut stream = Stream::to(&program);
-    stream.series(LEADER, 20_000, 0, (0..500).map(|_| (0, 7_000, 0)));
+    stream.series(params(Choice::Leader, 20_000, 0, 200_000), (0..500).map(|_| (0, 7_000, 0)));
     // It polls for 7500 ns by now.
     stream.record([1, 0, 7_000, 7_501, 0]);
     let (equal, text, episodes) = stream.end();
