@@ -1,4 +1,4 @@
-//! BPF as a source of events: small programs on raw tracepoints, which write into one ring buffer.
+//! BPF as a source of events: small programs on raw tracepoints, which write into a ring buffer of their CPU.
 //!
 //! perf's rings miss the idle task of some CPUs on some kernels; a BPF program on the same tracepoint sees
 //! every CPU, and costs the traced CPU less. The programs are assembled here, at run time: no compiler, no
@@ -23,8 +23,8 @@
 //! at the end. What a program missed because it was interrupted by itself is counted by the kernel.
 //!
 //! # Limits
-//! There is one ring buffer for all CPUs. A program that is interrupted (by a hypervisor) while it writes a
-//! record keeps the reader from those that follow until it goes on.
+//! A program that is interrupted (by a hypervisor) while it writes a record keeps the reader from those of its CPU
+//! that follow until it goes on. A CPU that comes online later has no ring buffer: its records count as lost.
 //!
 //! This module has `unsafe`: there is no way to bpf(2) and to memory shared with the kernel without it.
 #![allow(unsafe_code)]
