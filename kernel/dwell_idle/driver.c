@@ -169,6 +169,12 @@ struct poll {
 	bool interrupted;
 };
 
+/* 0 where the clock went back, as it may when a guest has been moved. */
+static __always_inline u64 between(u64 begin, u64 end)
+{
+	return end > begin ? end - begin : 0;
+}
+
 /*
  * Polls for @window, then halts if it @may_halt. With the polling flag set,
  * another CPU that wakes a task here only sets need_resched and sends no
@@ -203,8 +209,9 @@ static noinstr enum ended poll_then_halt(u64 begin, u64 window, bool may_halt,
 		current_clr_polling();
 		interrupted = dwell_interrupts() != before;
 	}
-	poll->spent = spent;
-	poll->gap = spent - looked;
+	/* A clock that went back to before @begin has ended the poll. */
+	poll->spent = (s64)spent < 0 ? looked : spent;
+	poll->gap = between(looked, poll->spent);
 	poll->interrupted = interrupted;
 	if (need_resched() || !may_halt)
 		return POLLED;
@@ -268,7 +275,7 @@ static u64 choose_window(struct idler *idler, u64 busy)
  */
 static u64 lost_to_others(struct idler *idler, const struct poll *poll, u64 left)
 {
-	u64 gap = max(poll->gap, left > poll->spent ? left - poll->spent : 0);
+	u64 gap = max(poll->gap, between(poll->spent, left));
 	u64 stolen;
 
 	if (gap <= dwell_policy_longest_gap(&idler->policy))
@@ -297,7 +304,7 @@ static unsigned long switches(void)
 static void finish(struct idler *idler, const struct unfinished *episode,
 		   u64 end, bool halted)
 {
-	u64 idle = end > episode->begin ? end - episode->begin : 0;
+	u64 idle = between(episode->begin, end);
 
 	if (!halted)
 		idle = min(idle, episode->window);
@@ -358,8 +365,7 @@ static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 			 halts && !dev->forced_idle_latency_limit_ns;
 
 	episode.begin = sched_clock();
-	if (episode.begin > idler->ended)
-		episode.busy = episode.begin - idler->ended;
+	episode.busy = between(idler->ended, episode.begin);
 	if (episode.learns)
 		episode.window = choose_window(idler, episode.busy);
 	else if (measured_window != NOT_MEASURING)
@@ -377,7 +383,7 @@ static int enter(struct cpuidle_device *dev, struct cpuidle_driver *drv,
 	episode.polled = poll.spent;
 	if (episode.learns && episode.window)
 		episode.lost = lost_to_others(idler, &poll, ended == POLLED ?
-					      episode.left - episode.begin : 0);
+					      between(episode.begin, episode.left) : 0);
 	if (ended == TO_HALT) {
 		episode.is = true;
 		episode.switches = switches();
