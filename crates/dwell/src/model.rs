@@ -36,7 +36,7 @@ pub(crate) struct ModelArgs {
     /// From 0 to 10ms. 5us is little more than the CPU time of the exit, 20us that of a halt
     /// and wakeup on nested or busy hosts; 50us and more put a value on latency. With 0, halts are free and never
     /// polling is best. [default: measured by `dwell-lab calibrate` on the machine of the recording, else
-    /// that of the driver dwell_idle, else 20us]
+    /// that of the driver dwell_idle, else 20us; no less than what halts add to the segments of the recording]
     #[arg(long, value_name = "TIME", value_parser = quantity::halt)]
     pub(crate) halt_cost: Option<Nanos>,
     /// Latency that one halt adds to its wakeup, such as 8us
@@ -127,6 +127,8 @@ pub(crate) struct Model {
     has_parameters: bool,
     /// Whether it is known to have waited without polls: threads without parameters, of which every wait was seen.
     never_polls: bool,
+    /// What halts add to segments, where that is more than the halt cost that was given.
+    added: Option<Nanos>,
 }
 
 /// The cost of a halt where none was measured.
@@ -201,6 +203,7 @@ impl Model {
             host_version: None,
             has_parameters,
             never_polls: !has_parameters && reader.cause_shares()?.is_some(),
+            added: None,
         })
     }
 
@@ -230,6 +233,15 @@ impl Model {
     pub(crate) fn upper_latency(&self, source: &RecordingSource) -> anyhow::Result<Option<Nanos>> {
         let unknown = self.wakeup_latency_origin == Origin::Default;
         Ok(if unknown { Some(source.upper_latency()?) } else { None })
+    }
+
+    /// A halt costs no less than what it adds to segments in CPU time; a cost that was given stays, and is noted.
+    pub(crate) fn at_least(&mut self, added: Nanos) {
+        match self.halt_cost_origin {
+            _ if added <= self.halt_cost => {}
+            Origin::Given => self.added = Some(added),
+            _ => (self.halt_cost, self.halt_cost_origin) = (added, Origin::Segments),
+        }
     }
 
     /// The same, with the version and the setting that a QEMU returned.
@@ -308,8 +320,16 @@ impl Model {
                  latencies; --wakeup-latency gives another value"
                     .to_owned(),
             ),
-            Origin::Default | Origin::Given => {}
+            Origin::Default | Origin::Given | Origin::Segments => {}
         }
+        notes.extend(self.added.map(|added| {
+            format!(
+                "in this recording a halt adds at least {} of CPU time to the segment after it and to that of its waker: more than \
+                 --halt-cost {}, so that halts are counted as cheaper than they are",
+                dwell_report::duration(added.get() as f64),
+                dwell_report::duration(self.halt_cost.get() as f64)
+            )
+        }));
         let unknown = Versions::unknown(metadata, here).filter(|_| !self.version_asked);
         if let Some(recorded) = unknown {
             notes.push(format!(
@@ -370,6 +390,10 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
         Origin::Recorded => {
             format!("{cost}, halt_cost_ns of the driver dwell_idle; --halt-cost gives another")
         }
+        Origin::Segments => format!(
+            "{cost}, what a halt adds at least to the segment after it and to that of its waker in this recording; --halt-cost gives \
+             another"
+        ),
         Origin::Default => format!(
             "{cost}, the default, not measured; `dwell-lab calibrate` measures it, --halt-cost sets it"
         ),

@@ -61,6 +61,8 @@ pub enum Origin {
     Given,
     /// The recording has it.
     Recorded,
+    /// The recording shows it in the segments after halts, and in those of the wakers.
+    Segments,
     /// `dwell-lab calibrate` measured it by halts of the own CPUs of a system like the recorded one.
     MeasuredOwnCpu,
     /// `dwell-lab calibrate` measured it by halts of a vCPU, on a machine like the recorded one.

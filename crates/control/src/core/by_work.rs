@@ -85,6 +85,7 @@ impl ByWork {
         let Some(predictor) = predictor.filter(|of| of.own_error.abs() <= OWN_ERROR) else {
             return Ok(None);
         };
+        let halt_cost = halt_cost.max(predictor.added_by_halt());
         let judged = predictor.judge(&rules)?;
         let cost_ns = |outcome: &Outcome| outcome.counts.cost_ns(halt_cost).max(1) as f64 / work(outcome);
         let rows = of.iter().enumerate().map(|(number, setting)| Row {

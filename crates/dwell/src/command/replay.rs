@@ -109,12 +109,17 @@ struct ReplayedByWork {
 
 impl ReplayedByWork {
     /// Of a recording that has causes, and the setting that was in force.
-    fn of(reader: &Reader, model: &Model, asked: &[Vec<Setting>]) -> anyhow::Result<Option<ReplayedByWork>> {
+    fn of(
+        reader: &Reader,
+        model: &mut Model,
+        asked: &[Vec<Setting>],
+    ) -> anyhow::Result<Option<ReplayedByWork>> {
         let (present, true) = model.present(reader.metadata()) else { return Ok(None) };
         let [present] = present[..] else { return Ok(None) };
         let Some(segments) = by_work::segments(reader, present.layer())? else { return Ok(None) };
         let predictor = Predictor::of_all(&segments, &Rule::Layer(present), &[], model.calibrated())?;
         let Some(predictor) = predictor else { return Ok(None) };
+        model.at_least(predictor.added_by_halt());
         let never = causal::with_maximum(present, 0);
         let rules = [("in force", present), ("never", never)].into_iter();
         let rules = rules.chain(asked.iter().flatten().map(|setting| ("", *setting)));
@@ -126,10 +131,16 @@ impl ReplayedByWork {
     }
 
     /// Of a guest and its host that were recorded together; `asked` are the rules of --set.
-    fn above(host: &Host, reader: &Reader, model: &Model, asked: &[Rule]) -> anyhow::Result<ReplayedByWork> {
+    fn above(
+        host: &Host,
+        reader: &Reader,
+        model: &mut Model,
+        asked: &[Rule],
+    ) -> anyhow::Result<ReplayedByWork> {
         let Above { segments, seen, present } = host.above(reader, model)?;
         let predictor = Predictor::of_all(&segments, &present, &seen.by_host, model.calibrated())?;
         let predictor = predictor.context(TOO_LITTLE)?;
+        model.at_least(predictor.added_by_halt());
         let mut rules = vec![("in force", present)];
         rules.extend(causal::references(&present));
         if !asked.is_empty() {
@@ -156,8 +167,8 @@ pub(crate) fn run(mut args: Args) -> Outcome {
         "--host-polls-too needs --layer guest+host"
     );
     let host = args.host.as_deref().map(|path| Host::open(path, args.model.versions.kernel)).transpose()?;
-    let model = model.with_host_version(host.as_ref().map(|host| host.version));
-    let mut notes = model.notes(&metadata);
+    let mut model = model.with_host_version(host.as_ref().map(|host| host.version));
+    let mut notes = vec![];
     let asked = if args.set.is_empty() {
         let (present, recorded) = model.present(&metadata);
         let which = if recorded {
@@ -174,10 +185,11 @@ pub(crate) fn run(mut args: Args) -> Outcome {
     let work = match &host {
         Some(host) => {
             let given = if args.set.is_empty() { &[][..] } else { &of_settings };
-            Some(ReplayedByWork::above(host, &reader, &model, given)?)
+            Some(ReplayedByWork::above(host, &reader, &mut model, given)?)
         }
-        None => ReplayedByWork::of(&reader, &model, &asked)?,
+        None => ReplayedByWork::of(&reader, &mut model, &asked)?,
     };
+    notes.splice(..0, model.notes(&metadata));
     let mut rules = vec![Rule::NEVER, Rule::ALWAYS];
     rules.extend(of_settings);
     rules.extend(&args.policy);

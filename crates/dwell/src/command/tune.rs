@@ -145,7 +145,7 @@ pub(crate) fn run(mut args: Args) -> Outcome {
     }
     let facts = args.plan.facts(&file, &reader)?;
     let (source, check) = check::check(model.source(reader))?;
-    let mut tuned = advise(&file, &source, args.also.as_deref(), &model, &args.goal, check)?;
+    let mut tuned = advise(&file, &source, args.also.as_deref(), &mut model, &args.goal, check)?;
     tuned.begins_with_source = begins_with_source;
     tuned.notes.splice(..0, first_note.into_iter().chain(in_force));
     if !args.front {
@@ -177,7 +177,7 @@ pub(crate) fn advise(
     file: &str,
     source: &RecordingSource,
     also: Option<&Path>,
-    model: &Model,
+    model: &mut Model,
     goal: &GoalArgs,
     self_check: SelfCheck,
 ) -> anyhow::Result<Tuned> {

@@ -11,7 +11,7 @@ use super::idling::Idling;
 use super::{Constants, External, Idled, Outcome, Program, Windows};
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
-use dwell_recording::Segments;
+use dwell_recording::{CauseShares, Segments};
 use dwell_stats::{Bootstrap, Draw, Interval};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -261,6 +261,15 @@ impl Predictor {
         }
         self.other = Some(work);
         Ok(())
+    }
+
+    /// What a halt adds at least to segments in CPU time, as far as the recording shows it: to the one that it begins, and to
+    /// the waker's where a task of another CPU wakes.
+    pub fn added_by_halt(&self) -> Nanos {
+        let CauseShares { segments, coupled, .. } = self.judging.segments.shares();
+        let Estimates { longer_segment, ipi, .. } = self.estimates;
+        let [longer_ns, ipi_ns] = [longer_segment, ipi].map(|of| if of.seen > 0 { of.low_ns } else { 0 });
+        Nanos(longer_ns.saturating_add(ipi_ns.saturating_mul(coupled) / segments.max(1)))
     }
 
     /// The leading tasks, whose segments are the units of work: indices into the recording's.

@@ -160,14 +160,14 @@ impl Recording {
     ) -> anyhow::Result<Recording> {
         let file = path.display().to_string();
         let mut info = Summary::of(&reader)?;
-        let model = Model::of(&args.model, &reader)?;
+        let mut model = Model::of(&args.model, &reader)?;
         let layer = tune::one_layer(model.whose)?;
         let planned =
             planned.map(|setting| of_layer(setting, layer)).transpose().with_context(|| file.clone())?;
         let (source, self_check) = check::check(model.source(reader))?;
         // A recording that is too short for advice still has figures to show.
         let (tune, no_advice) =
-            match tune::advise(&file, &source, None, &model, &args.goal, self_check.clone()) {
+            match tune::advise(&file, &source, None, &mut model, &args.goal, self_check.clone()) {
                 Ok(tuned) => (Some(tuned), None),
                 Err(why) => (None, Some(format!("{why:#}"))),
             };

@@ -51,11 +51,11 @@ pub(super) fn run(
     model::refuse_least_lengths(guest.metadata(), "advise")?;
     let model = Model::of(args, &guest)?;
     let host = Host::open(path, args.versions.kernel)?;
-    let model = model.with_host_version(Some(host.version));
+    let mut model = model.with_host_version(Some(host.version));
     let (source, self_check) = check::check(model.source(guest))?;
     goal.check.refuse(&file, &self_check)?;
     let guest = source.reader();
-    let work = ByWork::of_both(&host, guest, &model, goal.goal(), goal.worth())?;
+    let work = ByWork::of_both(&host, guest, &mut model, goal.goal(), goal.worth())?;
     let recommended = work.recommended();
     let mut notes: Vec<String> = self_check.note().into_iter().collect();
     notes.extend(lets_host_poll(work.present(), recommended).then(|| POLL_CONTROL.to_owned()));

@@ -41,14 +41,14 @@ pub(crate) struct ByWork {
 }
 
 impl ByWork {
-    /// Of a recording that has causes; `None` of others.
+    /// Of a recording that has causes; `None` of others. What halts add to its segments is the least that they cost.
     ///
     /// # Errors
     /// If the other recording cannot be read or has no causes.
     pub(super) fn of(
         reader: &Reader,
         also: Option<&Path>,
-        model: &Model,
+        model: &mut Model,
         present: Setting,
         goal: Goal,
         worth_a_change: Worth,
@@ -90,7 +90,7 @@ impl ByWork {
     pub(super) fn of_both(
         host: &Host,
         guest: &Reader,
-        model: &Model,
+        model: &mut Model,
         goal: Goal,
         worth_a_change: Worth,
     ) -> anyhow::Result<ByWork> {
@@ -106,10 +106,11 @@ impl ByWork {
         basis: Basis,
         predictor: Predictor,
         present: Rule,
-        model: &Model,
+        model: &mut Model,
         goal: Goal,
         worth_a_change: Worth,
     ) -> anyhow::Result<ByWork> {
+        model.at_least(predictor.added_by_halt());
         let bar = progress::steps(causal::STEPS, "replaying causes");
         let advice = causal::advise(&Task {
             predictor: &predictor,
