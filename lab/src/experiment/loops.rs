@@ -1,10 +1,12 @@
 //! Two event loops that wait for each other: threads, each of which rings an eventfd of the other, and polls for its own as
 //! QEMU's event loops do before they sleep.
 
+use super::coupled::Did;
 use super::run::both;
 use super::{LabError, Rig};
 use crate::host::Tsc;
 use dwell_idle::Idler;
+use dwell_machine::threads::{Thread, Usage};
 use dwell_policy::{Any, Nanos};
 use dwell_replay::Rule;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -56,43 +58,52 @@ impl Bell {
     }
 }
 
-/// Exchanges a message after each of the thinking times, under `rule`: how many a second, without the first `warm_up`.
-pub(super) fn exchanges_per_s(
+/// Exchanges a message after each of the thinking times, under `rule`, of which the first `warm_up` do not count.
+pub(super) fn exchanges(
     rig: &Rig,
     think: &[Nanos],
     warm_up: usize,
     rule: &Rule,
     stop: &AtomicBool,
-) -> Result<f64, LabError> {
+) -> Result<Did, LabError> {
     let [mut server, mut other] = [Idler::new(rule.policy()?), Idler::new(rule.policy()?)];
     let bells = [Bell::new().map_err(LabError::Bell)?, Bell::new().map_err(LabError::Bell)?];
     let [to_server, to_other] = &bells;
     let failed = AtomicBool::new(false);
     let stops = [stop, &failed];
-    let replies = || -> Result<(), LabError> {
+    let used = || Usage::of(Thread::current()).map_err(LabError::Usage);
+    let replies = || -> Result<Nanos, LabError> {
         let _place = rig.fair_thread(1)?;
-        for _ in think {
+        let mut before = used()?;
+        for number in 0..think.len() {
+            if number == warm_up {
+                before = used()?;
+            }
             to_other.wait(&mut other, &stops).map_err(LabError::Bell)?;
             to_server.ring().map_err(LabError::Bell)?;
         }
-        Ok(())
+        Ok((used()? - before).cpu)
     };
-    let serves = || -> Result<Nanos, LabError> {
+    let serves = || -> Result<(Nanos, Nanos), LabError> {
         let _place = rig.fair_thread(0)?;
-        let mut began = Tsc::now();
+        let mut before = (Tsc::now(), used()?);
         for (number, think) in think.iter().enumerate() {
             if number == warm_up {
-                began = Tsc::now();
+                before = (Tsc::now(), used()?);
             }
             rig.spin(*think);
             to_other.ring().map_err(LabError::Bell)?;
             to_server.wait(&mut server, &stops).map_err(LabError::Bell)?;
         }
-        Ok(rig.since(began))
+        Ok((rig.since(before.0), (used()? - before.1).cpu))
     };
-    let (took, ()) = both(NAMES, &failed, serves, replies)?;
+    let ((took, server), other) = both(NAMES, &failed, serves, replies)?;
     if stop.load(Ordering::Relaxed) {
         return Err(LabError::Stopped);
     }
-    Ok(think.len().saturating_sub(warm_up) as f64 * 1e9 / took.get().max(1) as f64)
+    let exchanges = think.len().saturating_sub(warm_up) as f64;
+    Ok(Did {
+        per_s: exchanges * 1e9 / took.get().max(1) as f64,
+        cpu_ns: (server.get() + other.get()) as f64 / exchanges,
+    })
 }

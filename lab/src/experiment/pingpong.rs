@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How much was done in a block.
 pub(super) const EXCHANGES_PER_S: &str = "exchanges_per_s";
+/// The CPU time of both for it.
+pub(super) const CPU_PER_EXCHANGE: &str = "cpu_ns_per_exchange";
 /// Exchanges of each block that do not count.
 pub const WARM_UP: usize = 50;
 
@@ -42,7 +44,7 @@ pub fn figures() -> Vec<Figure> {
         quantile(0.99),
         Figure::of_block(EXCHANGES_PER_S, Unit::PerSecond),
         Figure::of_block("cpu_share", Unit::Share),
-        Figure::of_block("cpu_ns_per_exchange", Unit::Nanos),
+        Figure::of_block(CPU_PER_EXCHANGE, Unit::Nanos),
         Figure::of_block("hlt_exits_per_exchange", Unit::Count),
         Figure::of_block("host_polls_per_exchange", Unit::Count),
         Figure::of_block("ipis_sent_per_exchange", Unit::Count),
@@ -89,7 +91,7 @@ fn block_of(rig: &Rig, round_trips: Vec<u64>, participants: &[BlockRun<Ipis>; 2]
     let mut block = Block::new(round_trips)
         .figure(EXCHANGES_PER_S, exchanges * 1e9 / wall as f64)
         .figure("cpu_share", cpu as f64 / (2.0 * wall as f64))
-        .figure("cpu_ns_per_exchange", per(cpu));
+        .figure(CPU_PER_EXCHANGE, per(cpu));
     if participants.iter().all(|participant| participant.kvm != KvmCounts::default()) {
         let kvm = |name: &'static str| per(sum(&|participant| participant.kvm.get(name).unwrap_or(0)));
         block = block
