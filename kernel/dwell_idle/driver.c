@@ -169,7 +169,7 @@ struct poll {
 	bool interrupted;
 };
 
-/* 0 where the clock went back, as it may when a guest has been moved. */
+/* 0 where the clock went back, as it may after a migration. */
 static __always_inline u64 between(u64 begin, u64 end)
 {
 	return end > begin ? end - begin : 0;

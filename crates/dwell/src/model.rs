@@ -236,7 +236,7 @@ impl Model {
     }
 
     /// A halt costs no less than what it adds to segments in CPU time; a cost that was given stays, and is noted.
-    pub(crate) fn at_least(&mut self, added: Nanos) {
+    pub(crate) fn halts_cost_at_least(&mut self, added: Nanos) {
         match self.halt_cost_origin {
             _ if added <= self.halt_cost => {}
             Origin::Given => self.added = Some(added),

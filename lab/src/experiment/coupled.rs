@@ -44,7 +44,7 @@ impl Maxima {
     }
 }
 
-/// A figure of a block.
+/// What was done in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Did {
     /// Exchanges a second.
@@ -419,7 +419,7 @@ impl Pair<'_> {
 /// What rules did in turns.
 struct Turns {
     arms: Vec<Rule>,
-    /// By rule, then by round: before the recordings, of as many rules as were recorded, and after them.
+    /// By rule, then by round: before the recordings, of the settings, which are the first rules; and after them, of all.
     before: Vec<Vec<Did>>,
     after: Vec<Vec<Did>>,
 }

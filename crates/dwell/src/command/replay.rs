@@ -119,7 +119,7 @@ impl ReplayedByWork {
         let Some(segments) = by_work::segments(reader, present.layer())? else { return Ok(None) };
         let predictor = Predictor::of_all(&segments, &Rule::Layer(present), &[], model.calibrated())?;
         let Some(predictor) = predictor else { return Ok(None) };
-        model.at_least(predictor.added_by_halt());
+        model.halts_cost_at_least(predictor.added_by_halt());
         let never = causal::with_maximum(present, 0);
         let rules = [("in force", present), ("never", never)].into_iter();
         let rules = rules.chain(asked.iter().flatten().map(|setting| ("", *setting)));
@@ -140,7 +140,7 @@ impl ReplayedByWork {
         let Above { segments, seen, present } = host.above(reader, model)?;
         let predictor = Predictor::of_all(&segments, &present, &seen.by_host, model.calibrated())?;
         let predictor = predictor.context(TOO_LITTLE)?;
-        model.at_least(predictor.added_by_halt());
+        model.halts_cost_at_least(predictor.added_by_halt());
         let mut rules = vec![("in force", present)];
         rules.extend(causal::references(&present));
         if !asked.is_empty() {

@@ -323,8 +323,8 @@ fn of_halts(lengths: Lengths<'_>) -> Option<Estimate> {
     Some(Estimate::difference(Estimate::of(halted.clone())?, Estimate::of(polled.clone())?))
 }
 
-/// What is assumed of an interrupt, for the waker, at most what wakers run after they have woken a CPU that halted: as long as the
-/// task that then runs shortest, in the median. Of two vCPUs in a nested guest without hardware help it was 70 us.
+/// What an interrupt is assumed to cost the waker, which may be as much as wakers run after they have woken a CPU that halted: the
+/// median of the task that runs shortest then. In a nested guest without hardware help it was 70 us.
 fn up_to(assumed: Estimate, after_waking: &Lengths<'_>) -> Estimate {
     let halted = after_waking.iter().filter(|((_, halted), _)| *halted);
     let shortest = halted.filter_map(|(_, lengths)| Estimate::of(lengths.clone())).map(|of| of.ns).min();

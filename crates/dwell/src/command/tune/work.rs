@@ -110,7 +110,7 @@ impl ByWork {
         goal: Goal,
         worth_a_change: Worth,
     ) -> anyhow::Result<ByWork> {
-        model.at_least(predictor.added_by_halt());
+        model.halts_cost_at_least(predictor.added_by_halt());
         let bar = progress::steps(causal::STEPS, "replaying causes");
         let advice = causal::advise(&Task {
             predictor: &predictor,
