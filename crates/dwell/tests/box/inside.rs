@@ -1,6 +1,6 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
 //! FILES`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US
-//! COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`.
+//! WARM_UP COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`.
 
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::guest::{self, Sleeper, sleeper};
@@ -36,7 +36,9 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
                 .map_err(|error| format!("the VM: {error}"))
         }
         ["msr", register, value] => write_msr(register, number(value)),
-        ["wake", mean_us, count, shape, seed] => wake(number(mean_us), number(count), shape, number(seed)),
+        ["wake", mean_us, warm_up, count, shape, seed] => {
+            wake(number(mean_us), [warm_up, count].map(|word| number(word)), shape, number(seed))
+        }
         ["vm", cpu, file, times] => {
             vm(number(cpu), file, number(times)).map_err(|error| format!("the VM: {error}"))
         }
@@ -75,9 +77,15 @@ fn clock() {
     println!("{tsc} {ns}");
 }
 
+/// How long [`wake`] waits before its first gap. The emulator's CPUs take turns: the start of a program on one of them preempts
+/// a poll on the other, and a policy that learns then does not poll until 0.8 s and 500 halts at most have passed, of which
+/// at most 500 halts count in each wait.
+const WAITS: [Duration; 20] = [Duration::from_millis(50); 20];
+
 /// A thread on CPU 1 wakes one on CPU 0, again and again. Prints how long that took \[ns\]: median, 99 %; and how many
-/// interrupts of other CPUs (rescheduling and function calls) CPU 0 got for a wakeup.
-fn wake(mean_us: u64, count: u64, shape: &str, seed: u64) -> Result<(), String> {
+/// interrupts of other CPUs (rescheduling and function calls) CPU 0 got for a wakeup. The [`WAITS`] and the first `warm_up`
+/// gaps are not counted.
+fn wake(mean_us: u64, [warm_up, count]: [u64; 2], shape: &str, seed: u64) -> Result<(), String> {
     let interrupts = || -> u64 {
         let text = std::fs::read_to_string("/proc/interrupts").expect("/proc/interrupts can be read");
         let count = |name: &str| {
@@ -88,7 +96,7 @@ fn wake(mean_us: u64, count: u64, shape: &str, seed: u64) -> Result<(), String> 
         count("RES:") + count("CAL:")
     };
     let (sender, receiver) = std::sync::mpsc::channel::<Instant>();
-    let before = interrupts();
+    let mut before = 0;
     let mut late = std::thread::scope(|scope| {
         let sleeper = scope.spawn(move || {
             on_cpu(0)?;
@@ -96,14 +104,21 @@ fn wake(mean_us: u64, count: u64, shape: &str, seed: u64) -> Result<(), String> 
         });
         on_cpu(1)?;
         let mut random = SplitMix64::new(seed);
-        for _ in 0..count {
-            std::thread::sleep(gap(mean_us, shape, &mut random));
-            sender.send(Instant::now()).map_err(|_| "the sleeper has ended".to_owned())?;
-        }
+        let wake_after = |gap| {
+            std::thread::sleep(gap);
+            sender.send(Instant::now()).map_err(|_| "the sleeper has ended".to_owned())
+        };
+        WAITS.into_iter().try_for_each(&wake_after)?;
+        (0..warm_up).try_for_each(|_| wake_after(gap(mean_us, shape, &mut random)))?;
+        // To read the interrupts takes 0.7 ms, which preempts a poll, too; after this CPU 0 does not poll.
+        std::thread::sleep(WAITS[0]);
+        before = interrupts();
+        (0..count).try_for_each(|_| wake_after(gap(mean_us, shape, &mut random)))?;
         drop(sender);
         sleeper.join().expect("the sleeper ends")
     })?;
     let interrupts = (interrupts() - before) as f64 / count as f64;
+    late.drain(..WAITS.len() + usize::try_from(warm_up).unwrap());
     late.sort();
     let at = |share: usize| late.get(late.len() * share / 100).map_or(0, |late| late.as_nanos());
     println!("{} {} {interrupts:.3}", at(50), at(99));
