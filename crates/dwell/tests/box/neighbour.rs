@@ -6,8 +6,9 @@
 use crate::REAL_TIME;
 use crate::machine::{Job, Kernel, Ran};
 use crate::module::{self, BEGIN};
-use dwell_lab::host::{Cpu, Pinned, allowed};
-use dwell_stats::median;
+use dwell_lab::host::{Cpu, Pinned, allowed, load_of_programs};
+use dwell_machine::load::SHARED_CORE;
+use dwell_stats::{Environment, ForeignLoad, median};
 use dwell_testing::say;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,14 +54,21 @@ pub(crate) fn the_idle_driver_gives_way_to_a_neighbour(test: &str) -> Result<(),
             let job = Job { options: &REAL_TIME, cpus: 1, append, files, script, ..Job::default() };
             beside_a_neighbour(test, &job, core, bursts)
         };
-        let (beside_haltpoll, _) = of("cpuidle_haltpoll.force=1", vec![], &haltpoll)?;
-        let (beside_driver, ran) = of("", vec![file.clone()], &driver)?;
-        // Alone it polls, before and right after.
-        for (from, to) in [("begun", "alone.ended"), ("left", "ended")] {
-            let [polled, halted] =
-                ["polls_successful", "halts"].map(|name| module::rise(&ran, from, to, name));
-            say!("{test}: alone: {polled} polled, {halted} halted");
-            assert!(polled > NAPS / 2, "alone: {polled} of {NAPS} polled, {halted} halted");
+        let (beside_haltpoll, ..) = of("cpuidle_haltpoll.force=1", vec![], &haltpoll)?;
+        let (beside_driver, loads, ran) = of("", vec![file.clone()], &driver)?;
+        assert_eq!(loads.len(), 2, "{}", ran.said);
+        let mut disturbed = false;
+        // Alone it polls, before and right after. It gives way to other programs that preempt a poll, too.
+        for ((from, to), load) in [("begun", "alone.ended"), ("left", "ended")].into_iter().zip(loads) {
+            let [polled, halted, preempted] =
+                ["polls_successful", "halts", "preemptions"].map(|name| module::rise(&ran, from, to, name));
+            let alone = format!(
+                "alone: {polled} of {NAPS} polled, {halted} halted, {preempted} times preempted, {load:?}"
+            );
+            say!("{test}: {alone}");
+            let others = preempted > 0 && load.is_some_and(|load| load.exceeds(SHARED_CORE));
+            assert!(polled > NAPS / 2 || others, "{alone}");
+            disturbed |= polled <= NAPS / 2;
         }
         for round in 1..=3 {
             let of = |name| module::rise(&ran, &format!("before.{round}"), &format!("after.{round}"), name);
@@ -82,21 +90,33 @@ pub(crate) fn the_idle_driver_gives_way_to_a_neighbour(test: &str) -> Result<(),
         say!(
             "{test}: {kind}: the neighbour's work beside never's: haltpoll {haltpoll:.3}, dwell_idle {dwell_idle:.3}"
         );
+        if disturbed {
+            say!("UNKNOWN {test}: {kind}: others use this machine");
+            continue;
+        }
         assert!(dwell_idle >= 0.9, "{kind}: {dwell_idle} {works:?}");
     }
     Ok(())
 }
 
-/// Runs a job on a core that a neighbour shares.
-fn beside_a_neighbour(test: &str, job: &Job<'_>, core: Cpu, bursts: bool) -> Result<(Work, Ran), String> {
+/// Runs a job on a core that a neighbour shares. What other programs used in each arm `alone` is returned, too.
+fn beside_a_neighbour(
+    test: &str,
+    job: &Job<'_>,
+    core: Cpu,
+    bursts: bool,
+) -> Result<(Work, Vec<Option<ForeignLoad>>, Ran), String> {
     let (done, stop, works) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let neighbour = scope.spawn(|| neighbour(core, bursts, &done, [&works, &stop]));
         let machine = scope.spawn(|| {
-            // What it starts runs there, too.
-            let _pinned = Pinned::to(core).map_err(|error| error.to_string())?;
+            // What it starts runs there, too. Once that has started, this thread need not preempt it.
+            let mut pinned = Some(Pinned::to(core).map_err(|error| error.to_string())?);
             let (mut seen, mut begun, mut work) = (0, None, Work::new());
+            let mut load = load_of_programs().map_err(|error| error.to_string())?;
+            let mut loads = vec![];
             let ran = job.run_watched(test, &mut |said| {
+                drop(pinned.take());
                 // The last line may not be whole yet.
                 let whole = said.rfind('\n').map_or("", |end| &said[..end]);
                 for line in whole.lines().skip(seen) {
@@ -105,10 +125,15 @@ fn beside_a_neighbour(test: &str, job: &Job<'_>, core: Cpu, bursts: bool) -> Res
                     match line.split(' ').collect::<Vec<_>>()[..] {
                         [_, "begin", arm] => {
                             works.store(arm != "alone", Ordering::Relaxed);
+                            load.begin();
                             begun = Some((now, count));
                         }
                         [_, "end", arm] => {
                             works.store(false, Ordering::Relaxed);
+                            let others = load.end();
+                            if arm == "alone" {
+                                loads.push(others);
+                            }
                             let (from, before) = begun.take().expect("an arm that ends has begun");
                             let per_s = (count - before) as f64 / (now - from).as_secs_f64();
                             work.entry(arm.to_owned()).or_default().push(per_s);
@@ -120,7 +145,7 @@ fn beside_a_neighbour(test: &str, job: &Job<'_>, core: Cpu, bursts: bool) -> Res
             for arm in work.keys() {
                 say!("{test}: {arm}: {}", ran.text(arm).trim().replace('\n', "; "));
             }
-            Ok((work, ran))
+            Ok((work, loads, ran))
         });
         let work = machine.join().expect("the machine's thread ends");
         stop.store(true, Ordering::Relaxed);
