@@ -129,24 +129,45 @@ impl Segments {
         }
     }
 
-    /// Some of the rows. What an earlier one woke was woken at that time.
+    /// Some of the rows. What another one woke was woken at that time.
     #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Segments {
-        let first = u32::try_from(rows.start).unwrap_or(u32::MAX);
-        let kept = self.rows.get(rows).unwrap_or_default().iter().map(|row| {
+        self.only(|place, _| rows.contains(&place))
+    }
+
+    /// The same of those that `keep` says.
+    #[must_use]
+    pub fn only(&self, keep: impl Fn(usize, &Segment) -> bool) -> Segments {
+        let (mut rows, mut places) = (vec![], Vec::with_capacity(self.rows.len()));
+        for (place, row) in self.rows.iter().enumerate() {
+            let is_kept = keep(place, row);
+            places.push(u32::try_from(rows.len()).ok().filter(|_| is_kept));
+            if !is_kept {
+                continue;
+            }
             let cause = match row.cause {
-                Cause::Task { waker, offset_ns } => match (waker.checked_sub(first), self.woken_ns(row)) {
-                    (Some(waker), _) => Cause::Task { waker, offset_ns },
-                    (None, Some(woken_ns)) => Cause::Interrupt { woken_ns },
-                    (None, None) => Cause::Unknown,
-                },
+                Cause::Task { waker, offset_ns } => {
+                    match (places.get(waker as usize).copied().flatten(), self.woken_ns(row)) {
+                        (Some(waker), _) => Cause::Task { waker, offset_ns },
+                        (None, Some(woken_ns)) => Cause::Interrupt { woken_ns },
+                        (None, None) => Cause::Unknown,
+                    }
+                }
                 other => other,
             };
-            Segment { cause, ..*row }
-        });
-        Segments { tasks: self.tasks.clone(), rows: kept.collect(), poll_step_ns: self.poll_step_ns }
+            rows.push(Segment { cause, ..*row });
+        }
+        Segments { tasks: self.tasks.clone(), rows, poll_step_ns: self.poll_step_ns }
+    }
+
+    /// Whether it is a thread of the program that recorded them, which has its name.
+    pub fn is_recorder(&self, task: u32) -> bool {
+        self.tasks.get(task as usize).is_some_and(|name| name.starts_with(RECORDER))
     }
 }
+
+/// What the names of the recorder's own threads begin with.
+const RECORDER: &str = "dwell/";
 
 /// Segments by their cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

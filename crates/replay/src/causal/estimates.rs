@@ -5,7 +5,7 @@ use super::{Constants, External, Idled, Program};
 use crate::calibration::HaltCosts;
 use crate::rule::{Rule, RuleError};
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::{Cause, Segments, Way};
+use dwell_recording::{Cause, Segment, Segments, Way};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -199,8 +199,11 @@ impl Estimates {
             },
             external_poll,
             external_halt,
-            ipi: of_halts(after_waking).map_or(ipi, pooled),
-            longer_segment: of_halts(until_waking).map_or(longer_segment, pooled),
+            ipi: of_halts(&after_waking, After::Poll)
+                .map(pooled)
+                .or_else(|| of_halts(&after_waking, After::NoState).map(Estimate::between_runs))
+                .unwrap_or(ipi),
+            longer_segment: of_halts(&until_waking, After::Poll).map_or(longer_segment, pooled),
             hidden: assumed_of.hidden,
             after_host_poll,
         };
@@ -208,8 +211,29 @@ impl Estimates {
     }
 }
 
-/// Lengths by task, and whether there was a halt \[ns\].
-type Lengths<'a> = BTreeMap<(&'a str, bool), Vec<u64>>;
+/// Which of the lengths are compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum After {
+    Halt,
+    Poll,
+    /// The idle task of the CPU had begun and was in no idle state yet. It looks for what is to run before it enters one, so
+    /// that its waker sends no interrupt.
+    NoState,
+}
+
+impl After {
+    /// What follows a poll of the host is as after neither.
+    fn idle(idled: Idled) -> Option<After> {
+        match idled {
+            Idled::Polled => Some(After::Poll),
+            Idled::HostPolled => None,
+            Idled::Halted => Some(After::Halt),
+        }
+    }
+}
+
+/// Lengths by task \[ns\].
+type Lengths<'a> = BTreeMap<(&'a str, After), Vec<u64>>;
 
 /// Latencies of wakeups \[ns\].
 #[derive(Default)]
@@ -260,10 +284,9 @@ impl Seen {
     ) -> Seen {
         let mut seen = Seen::default();
         let name = |task: u32| segments.tasks.get(task as usize).map_or("", |name| &**name);
-        // What follows a poll of the host is as after neither.
-        let add = |lengths: &mut Lengths<'a>, task: &'a str, idled: Idled, ns: u64| {
-            if idled != Idled::HostPolled {
-                lengths.entry((task, idled == Idled::Halted)).or_default().push(ns);
+        let add = |lengths: &mut Lengths<'a>, task: u32, after: Option<After>, ns: u64| {
+            if let Some(after) = after {
+                lengths.entry((name(task), after)).or_default().push(ns);
             }
         };
         let mut woken_by_it = vec![0u32; segments.rows.len()];
@@ -273,30 +296,36 @@ impl Seen {
             }
         }
         for (place, row) in segments.rows.iter().enumerate() {
-            let Some(idled) = before.idled(place) else { continue };
-            seen.runs.push(row.run_ns);
+            let idled = before.idled(place);
             let way = row.idle.map(|path| path.way);
-            if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
-                if woken_by_it[place] == 0 {
-                    add(until_waking, name(row.task), idled, row.run_ns);
+            if let Some(idled) = idled {
+                seen.runs.push(row.run_ns);
+                if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
+                    if woken_by_it[place] == 0 {
+                        add(until_waking, row.task, After::idle(idled), row.run_ns);
+                    }
+                    seen.external.add(idled, way, row.start_ns.saturating_sub(woken_ns));
                 }
-                seen.external.add(idled, way, row.start_ns.saturating_sub(woken_ns));
             }
             let Cause::Task { waker, offset_ns } = row.cause else { continue };
             let by = segments.rows[waker as usize];
             if by.cpu == row.cpu {
                 continue;
             }
-            let woken_ns = by.start_ns.saturating_add(offset_ns);
-            seen.late.add(idled, way, row.start_ns.saturating_sub(woken_ns));
-            if woken_by_it[waker as usize] == 1 && offset_ns <= by.run_ns {
-                let after_ns = by.run_ns.saturating_sub(offset_ns);
-                let interrupt = if idled.needs_interrupt() { Idled::Halted } else { Idled::Polled };
-                add(after_waking, name(by.task), interrupt, after_ns);
-                if let Some(idled) = before.idled(waker as usize) {
-                    add(until_waking, name(by.task), idled, offset_ns);
-                }
+            if let Some(idled) = idled {
+                let woken_ns = by.start_ns.saturating_add(offset_ns);
+                seen.late.add(idled, way, row.start_ns.saturating_sub(woken_ns));
             }
+            if woken_by_it[waker as usize] != 1 || offset_ns > by.run_ns {
+                continue;
+            }
+            let interrupt = match idled {
+                Some(idled) => Some(if idled.needs_interrupt() { After::Halt } else { After::Poll }),
+                None => before.is_in_no_state(row).then_some(After::NoState),
+            };
+            add(after_waking, by.task, interrupt, by.run_ns.saturating_sub(offset_ns));
+            let own = idled.and_then(|_| before.idled(waker as usize)).and_then(After::idle);
+            add(until_waking, by.task, own, offset_ns);
         }
         seen
     }
@@ -312,21 +341,22 @@ const fn are_rare(polls: usize, halts: usize) -> bool {
     polls.saturating_mul(50) < halts
 }
 
-/// How much halts add, of the task of which the most is known.
-fn of_halts(lengths: Lengths<'_>) -> Option<Estimate> {
-    let both = lengths.iter().filter(|((_, halted), _)| *halted).filter_map(|((task, _), halted)| {
-        let polled = lengths.get(&(*task, false))?;
-        let fewer = halted.len().min(polled.len());
-        (!are_rare(polled.len(), halted.len())).then_some((fewer, halted, polled))
-    });
-    let (_, halted, polled) = both.max_by_key(|(fewer, ..)| *fewer)?;
-    Some(Estimate::difference(Estimate::of(halted.clone())?, Estimate::of(polled.clone())?))
+/// How much halts add, of the task of which the most is known. Polls may not be rare.
+fn of_halts(lengths: &Lengths<'_>, other: After) -> Option<Estimate> {
+    let both =
+        lengths.iter().filter(|((_, after), _)| *after == After::Halt).filter_map(|((task, _), halted)| {
+            let others = lengths.get(&(*task, other))?;
+            let is_known = other != After::Poll || !are_rare(others.len(), halted.len());
+            is_known.then_some((halted.len().min(others.len()), halted, others))
+        });
+    let (_, halted, others) = both.max_by_key(|(fewer, ..)| *fewer)?;
+    Some(Estimate::difference(Estimate::of(halted.clone())?, Estimate::of(others.clone())?))
 }
 
 /// What an interrupt is assumed to cost the waker, which may be as much as wakers run after they have woken a CPU that halted: the
 /// median of the task that runs shortest then. In a nested guest without hardware help it was 70 us.
 fn up_to(assumed: Estimate, after_waking: &Lengths<'_>) -> Estimate {
-    let halted = after_waking.iter().filter(|((_, halted), _)| *halted);
+    let halted = after_waking.iter().filter(|((_, after), _)| *after == After::Halt);
     let shortest = halted.filter_map(|(_, lengths)| Estimate::of(lengths.clone())).map(|of| of.ns).min();
     Estimate { high_ns: assumed.high_ns.max(shortest.unwrap_or(0)), ..assumed }
 }
@@ -334,6 +364,8 @@ fn up_to(assumed: Estimate, after_waking: &Lengths<'_>) -> Estimate {
 /// What each segment's CPU did right before it, by the recording or else by the rule that was in force.
 pub(super) struct Before {
     pub(super) idled: Vec<Option<Idled>>,
+    /// Whether the recording has idle states: what most CPUs did is recorded.
+    has_states: bool,
 }
 
 impl Before {
@@ -344,6 +376,8 @@ impl Before {
         by_host: &[Option<bool>],
     ) -> Result<Before, RuleError> {
         let mut idled = Program::new(segments, External::Absolute).as_recorded(present)?.0;
+        let known = segments.rows.iter().filter(|row| row.halted.is_some()).count();
+        let has_states = known * 2 > segments.rows.len();
         // By CPU, when the segment before ended.
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
         for (place, (idled, row)) in idled.iter_mut().zip(&segments.rows).enumerate() {
@@ -351,14 +385,20 @@ impl Before {
             let by_rule = (*idled == Some(Idled::HostPolled)).then_some(true);
             let recorded = Idled::recorded(row.halted, by_host.get(place).copied().flatten().or(by_rule));
             let before = ended.insert(row.cpu, row.end_ns());
-            if before == Some(row.start_ns) {
-                // Another task was switched out for it, whose own wakeup may not have been seen.
+            if before == Some(row.start_ns) || (has_states && recorded.is_none()) {
+                // Another task was switched out for it, whose own wakeup may not have been seen; or the idle task, before it
+                // was in an idle state.
                 *idled = None;
             } else if let (Some(idled), Some(recorded)) = (idled.as_mut(), recorded) {
                 *idled = recorded;
             }
         }
-        Ok(Before { idled })
+        Ok(Before { idled, has_states })
+    }
+
+    /// Whether the idle task was switched out for this segment before it was in an idle state.
+    const fn is_in_no_state(&self, row: &Segment) -> bool {
+        self.has_states && row.halted.is_none() && row.idle.is_none()
     }
 
     /// `None`: did not idle.

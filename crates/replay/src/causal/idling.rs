@@ -53,9 +53,16 @@ impl Halts {
             quantiles(&values).filter(|_| values.len() >= FEWEST)
         };
         let all = kinds.concat();
-        // Where halts are few, the kinds differ by chance.
-        let kinds = if are_own { kinds.clone().map(of) } else { [of(all.clone()); 2] };
-        Halts { kinds, middle_ns: middle(all), are_own }
+        let middle_ns = middle(all.clone());
+        let kinds = if are_own {
+            kinds.clone().map(of)
+        } else {
+            // Where halts are few, the kinds differ by chance, and the longest ones are of when something else ran: that made the
+            // poll before them fail.
+            let most_ns = middle_ns.map_or(u64::MAX, |ns| ns.saturating_mul(2));
+            [of(all.into_iter().map(|ns| ns.min(most_ns)).collect()); 2]
+        };
+        Halts { kinds, middle_ns, are_own }
     }
 }
 
@@ -218,6 +225,15 @@ mod tests {
         // Where they are not those of the constant they are not taken one by one, and both kinds are one.
         let by_interrupts = [false, true].map(|polls| path(own(Way::Halted), polls, true).1);
         assert_eq!(by_interrupts, [13_000; 2]);
+        // Of seldom ones the longest are no longer than two middles.
+        let seldom = [vec![10_000; FEWEST + 3], vec![900_000; 3]];
+        let [all, few] = [true, false].map(|are_own| {
+            let idling = Idling::new(&recorded(), [Halts::new(&seldom, are_own), Halts::default()]);
+            let idle = |turn| Idle { own: None, late_ns: 0, polls: true, by_interrupt: false, turn };
+            let halt_ns = |turn| idling.path(&constants, idling.around(0), &idle(turn)).halt_ns;
+            (0..QUANTILES).map(halt_ns).max()
+        });
+        assert_eq!((all, few), (Some(20_000), Some(30_000)));
         let none = Idling::new(&recorded(), Default::default());
         let idle = Idle { own: None, late_ns: 15_000, polls: false, by_interrupt: true, turn: 0 };
         let Path { halt_ns, .. } = none.path(&constants, none.around(0), &idle);

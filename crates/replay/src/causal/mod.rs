@@ -17,6 +17,7 @@
 
 mod advise;
 mod constants;
+mod delays;
 mod estimates;
 mod idling;
 mod predict;
@@ -229,6 +230,8 @@ struct Cpu {
     woken: bool,
     /// How often it has halted.
     halts: usize,
+    /// The next of what holds up its segments, as an index into [`Program::delays`].
+    next_delay: usize,
 }
 
 /// What of its two conditions a segment has: that the one before it of its task ended, and that it was woken.
@@ -263,6 +266,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             busy_since_ns: None,
             woken: false,
             halts: 0,
+            next_delay: 0,
         };
         let mut run = Run {
             program,
@@ -389,13 +393,21 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
 
     /// The next thing that the segment on this CPU does.
     fn schedule(&mut self, number: u32) {
-        let cpu = &self.cpus[number as usize];
+        let cpu = &mut self.cpus[number as usize];
         let Some(segment) = cpu.running else { return };
         let row = &self.program.rows[segment as usize];
         let offset_ns = match row.wakeups.contains(&cpu.next_wakeup) {
             true => self.program.wakeups[cpu.next_wakeup as usize].offset_ns,
             false => row.run_ns,
         };
+        let delays = self.program.delays.get(number as usize).map_or(&[][..], |delays| delays);
+        while let Some(delay) = delays.get(cpu.next_delay) {
+            if delay.at_ns > cpu.origin_ns.saturating_add(offset_ns) {
+                break;
+            }
+            cpu.origin_ns = cpu.origin_ns.saturating_add(delay.rest_ns(cpu.begun_ns));
+            cpu.next_delay += 1;
+        }
         self.events.push(cpu.origin_ns.saturating_add(offset_ns), Event::Step(number));
     }
 

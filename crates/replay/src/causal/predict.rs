@@ -11,7 +11,7 @@ use super::idling::Idling;
 use super::{Constants, External, Idled, Outcome, Program, Windows};
 use crate::rule::{Rule, RuleError};
 use dwell_policy::Nanos;
-use dwell_recording::{CauseShares, Segments};
+use dwell_recording::{CauseShares, Segment, Segments};
 use dwell_stats::{Bootstrap, Draw, Interval};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -82,6 +82,17 @@ impl Stretch {
     fn part(&self, rows: std::ops::Range<usize>) -> Stretch {
         Stretch::of(self.segments.part(rows.clone()), &self.idled[rows])
     }
+
+    /// Without what the recorder ran itself.
+    fn not_recorded(&self) -> Stretch {
+        let is_kept = |row: &Segment| !self.segments.is_recorder(row.task);
+        let rows = self.segments.rows.iter().zip(&self.idled);
+        Stretch {
+            segments: self.segments.only(|_, row| is_kept(row)),
+            idled: rows.filter(|(row, _)| is_kept(row)).map(|(_, idled)| *idled).collect(),
+            recorded: self.recorded,
+        }
+    }
 }
 
 /// One way in which a stretch is replayed.
@@ -90,6 +101,8 @@ struct Variant {
     external: External,
     windows: Windows,
     constants: Constants,
+    /// Whether what held segments up has its own times, or comes with the work.
+    has_delays: bool,
 }
 
 /// Replays a recording with causes under any setting.
@@ -227,6 +240,10 @@ impl Predictor {
         if let Some(other) = other {
             predictor.predict_other(segments, other)?;
         }
+        // Both recordings have the recorder in them, and what is predicted has not: under polls, where a load does the most, it
+        // takes the most of the CPUs.
+        predictor.choosing = predictor.choosing.not_recorded();
+        predictor.judging = predictor.judging.not_recorded();
         Ok(Some(predictor))
     }
 
@@ -279,11 +296,15 @@ impl Predictor {
 
     fn middle(&self, external: External, windows: Windows) -> Variant {
         let constants = Constants::from(self.estimates.all().map(|of| of.ns));
-        Variant { external, windows, constants }
+        Variant { external, windows, constants, has_delays: true }
     }
 
-    fn program(&self, of: &Stretch, Variant { external, constants, .. }: Variant) -> Program {
-        Program::without(&of.segments, external, constants, &of.idled).with_idling(&of.segments, &self.idling)
+    fn program(&self, of: &Stretch, variant: Variant) -> Program {
+        let Variant { external, constants, has_delays, .. } = variant;
+        let segments = &of.segments;
+        let program =
+            Program::without(segments, external, constants, &of.idled).with_idling(segments, &self.idling);
+        if has_delays { program.with_delays(segments) } else { program }
     }
 
     /// What the rules do in a stretch.
@@ -327,7 +348,7 @@ impl Predictor {
         let (full, zero) = (both(Windows::Full)?, both(Windows::Zero)?);
         let middle = self.middle(self.kinds[0], Windows::Full);
         let all = self.estimates.all();
-        let mut ends = vec![];
+        let mut ends = vec![vec![replayed(Variant { has_delays: false, ..middle })?]];
         for (number, estimate) in all.iter().enumerate() {
             let mut pair = vec![];
             for end_ns in [estimate.low_ns, estimate.high_ns].into_iter().filter(|end| *end != estimate.ns) {
@@ -354,7 +375,7 @@ pub struct Judged {
     /// Both kinds of external causes.
     full: [Vec<Outcome>; 2],
     zero: [Vec<Outcome>; 2],
-    /// By constant, at the ends of its interval.
+    /// What held segments up as a part of the work; and by constant, at the ends of its interval.
     ends: Vec<Vec<Vec<Outcome>>>,
     blocks: Vec<Vec<Outcome>>,
     leading: usize,

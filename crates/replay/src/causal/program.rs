@@ -1,5 +1,6 @@
 //! Segments as a program to replay: without what the recorded setting added to them.
 
+use super::delays::Delay;
 use super::idling::{Around, Idling};
 use super::{Constants, External, Idled};
 use dwell_policy::Nanos;
@@ -24,6 +25,8 @@ pub struct Program {
     pub(super) idling: Arc<Idling>,
     /// By CPU.
     pub(super) around: Vec<Around>,
+    /// By CPU, in order of time.
+    pub(super) delays: Vec<Vec<Delay>>,
     leading: Vec<u32>,
 }
 
@@ -189,7 +192,8 @@ impl Program {
         let most = of_task.iter().map(|(count, _)| *count).max().unwrap_or(0) as f64;
         let leads = |task: usize| {
             let (count, ended_ns) = of_task[task];
-            count > 0 && count as f64 >= LEADS * most && ended_ns >= last_part_ns
+            let is_recorder = u32::try_from(task).is_ok_and(|task| segments.is_recorder(task));
+            !is_recorder && count > 0 && count as f64 >= LEADS * most && ended_ns >= last_part_ns
         };
         let is_helper = |waker: u32| {
             let by = &rows[waker as usize];
@@ -207,6 +211,7 @@ impl Program {
             poll_step: Nanos(segments.poll_step_ns),
             idling: Arc::default(),
             around: vec![],
+            delays: vec![],
             leading: vec![],
         };
         let relative = if external.is_by_task() { relative_tasks(segments) } else { vec![] };

@@ -699,6 +699,104 @@ fn a_segment_that_follows_another_has_no_wakeup_latency() {
     assert!((800..900).contains(&late.seen) && late.low_ns == 20_000, "{late:?}");
 }
 
+/// A CPU that is woken before it is in an idle state gets no interrupt: its wakers show what one costs others, though no CPU ever
+/// polls.
+#[test]
+fn the_interrupt_is_seen_where_no_cpu_polls() {
+    let recorded = |in_no_state: bool| {
+        let mut recorded = ping_pong(11_000, 20_000, 1_000);
+        let is_without = |number: usize| in_no_state && number.is_multiple_of(20);
+        for (number, row) in recorded.rows.iter_mut().enumerate() {
+            row.halted = (!is_without(number)).then_some(true);
+            // The waker works for 4 us before and after the wakeup, and 3 us go into an interrupt.
+            row.run_ns = if is_without(number + 1) { 8_000 } else { 11_000 };
+            if let Cause::Task { offset_ns, .. } = &mut row.cause {
+                *offset_ns = 4_000;
+            }
+        }
+        recorded
+    };
+    let ipi = |recorded: &Segments| {
+        let predictor = Predictor::new(recorded, &Rule::NEVER, &[], Calibrated::default(), None);
+        predictor.unwrap().unwrap().estimates.ipi
+    };
+    let (without, with) = (ipi(&recorded(false)), ipi(&recorded(true)));
+    assert_eq!((without.ns, without.seen), (5_000, 0));
+    assert_eq!((with.ns, with.low_ns, with.high_ns), (3_000, 2_000, 4_500));
+    assert!((90..100).contains(&with.seen), "{with:?}");
+}
+
+/// What the recorder's own thread took of a CPU is not there when nothing records.
+#[test]
+fn the_recorder_is_in_no_prediction() {
+    let recorded = |name: &str| {
+        let mut recorded = ping_pong(5_000, 20_000, 500);
+        recorded.tasks.push(name.to_owned());
+        for row in &mut recorded.rows {
+            row.halted = Some(true);
+        }
+        let recorder: Vec<Segment> = (100..900usize)
+            .step_by(4)
+            .map(|number| {
+                let row = recorded.rows[number];
+                let woken_ns = row.start_ns - 15_000;
+                let cause = Cause::Timer { woken_ns };
+                Segment { task: 2, start_ns: woken_ns + 1_000, run_ns: 9_000, cause, ..row }
+            })
+            .collect();
+        let mut rows: Vec<(Option<usize>, Segment)> =
+            recorded.rows.iter().copied().enumerate().map(|(number, row)| (Some(number), row)).collect();
+        rows.extend(recorder.into_iter().map(|row| (None, row)));
+        rows.sort_by_key(|(_, row)| row.start_ns);
+        let places: Vec<u32> = (0..recorded.rows.len())
+            .map(|number| rows.iter().position(|(of, _)| *of == Some(number)).unwrap().try_into().unwrap())
+            .collect();
+        for (_, row) in &mut rows {
+            if let Cause::Task { waker, .. } = &mut row.cause {
+                *waker = places[*waker as usize];
+            }
+        }
+        recorded.rows = rows.into_iter().map(|(_, row)| row).collect();
+        recorded
+    };
+    let predicted = |recorded: &Segments| {
+        let predictor = Predictor::new(recorded, &Rule::NEVER, &[], Calibrated::default(), None);
+        let predictor = predictor.unwrap().unwrap();
+        assert_eq!(predictor.leading(), [0, 1]);
+        predictor.judge(&[Rule::NEVER, Rule::ALWAYS]).unwrap().outcome(1).span_ns
+    };
+    let recorder = recorded("dwell/7");
+    let absent = recorder.only(|_, row| row.task != 2);
+    assert_eq!(predicted(&recorder), predicted(&absent));
+    assert!(predicted(&recorded("other/7")) > predicted(&absent));
+}
+
+/// A host that takes the CPU for 300 us once in 2.8 ms does so whatever the load does meanwhile.
+#[test]
+fn what_holds_segments_up_comes_with_time_and_not_with_work() {
+    let mut recorded = ping_pong(5_000, 20_000, 2_000);
+    let mut later_ns = 0;
+    for (number, row) in recorded.rows.iter_mut().enumerate() {
+        (row.start_ns, row.halted) = (row.start_ns + later_ns, Some(true));
+        if number % 100 == 50 {
+            (row.run_ns, later_ns) = (row.run_ns + 300_000, later_ns + 300_000);
+        }
+    }
+    let ends: Vec<u64> = recorded.rows.iter().map(|row| row.run_ns).collect();
+    for row in &mut recorded.rows {
+        if let Cause::Task { waker, offset_ns } = &mut row.cause {
+            *offset_ns = ends[*waker as usize];
+        }
+    }
+    let known = Calibrated { ipi: Some(Nanos(0)), ..Calibrated::default() };
+    let predictor = Predictor::new(&recorded, &Rule::NEVER, &[], known, None).unwrap().unwrap();
+    let work = predictor.judge(&[Rule::NEVER, Rule::ALWAYS]).unwrap().work(1, Nanos(20_000));
+    // Half a cycle takes 25 us and 3 of them, or 2 us after 5 without what halts add, and 3 us or a share of the time.
+    let (by_work, by_time) = (28.0 / (6.0 + 3.0), 28.0 / (6.0 / (1.0 - 3.0 / 28.0)));
+    assert!((work.speed.middle / by_time - 1.0).abs() < 0.05, "{by_time} {work:?}");
+    assert!(work.speed.low < by_work, "{by_work} {work:?}");
+}
+
 /// A halt among many polls takes longer than one among many halts, so that a calibrated one is better than what was recorded.
 #[test]
 fn a_seldom_halt_is_no_estimate_of_many() {
