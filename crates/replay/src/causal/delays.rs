@@ -79,14 +79,95 @@ impl Program {
                     let ns = part_ns - median_ns;
                     self.delays[row.cpu as usize].push(Delay { at_ns, ns });
                     row.run_ns -= ns;
-                    for (nth, wakeup) in wakeups.iter_mut().enumerate() {
-                        let is_later = number == 0 || nth > 0;
-                        wakeup.offset_ns = wakeup.offset_ns.saturating_sub(if is_later { ns } else { 0 });
+                    // What held up the second part came after all of its wakeups or before some: they stay in order.
+                    let first_ns = wakeups.first().map_or(0, |first| first.offset_ns);
+                    let least_ns = if number == 0 { 0 } else { first_ns };
+                    for wakeup in wakeups.iter_mut() {
+                        wakeup.offset_ns = wakeup.offset_ns.saturating_sub(ns).max(least_ns);
                     }
                 }
                 at_ns = at_ns.saturating_add(part_ns);
             }
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::causal::External;
+    use dwell_recording::{Cause, Segment};
+
+    /// A task of 10 us wakes one after 2 us and another one after 3; once in 50 it is held up for 500 us, at its beginning or
+    /// after both.
+    fn recorded() -> Segments {
+        let mut rows = vec![];
+        for number in 0..400u64 {
+            let start_ns = number * 1_000_000;
+            let (early_ns, late_ns) = match number % 50 {
+                10 => (500_000, 0),
+                30 => (0, 500_000),
+                _ => (0, 0),
+            };
+            let row = |task: u32, start_ns: u64, run_ns: u64, cause: Cause| Segment {
+                task,
+                cpu: task,
+                start_ns,
+                run_ns,
+                cause,
+                halted: Some(true),
+                idle: None,
+            };
+            let waker = u32::try_from(rows.len()).unwrap();
+            let woken = |offset_ns| Cause::Task { waker, offset_ns: offset_ns + early_ns };
+            rows.push(row(0, start_ns, 10_000 + early_ns + late_ns, Cause::Timer { woken_ns: start_ns }));
+            rows.push(row(1, start_ns + early_ns + 2_000, 1_000, woken(2_000)));
+            rows.push(row(2, start_ns + early_ns + 3_000, 1_000, woken(3_000)));
+        }
+        Segments { tasks: ["a", "b", "c"].map(str::to_owned).to_vec(), rows, ..Segments::default() }
+    }
+
+    #[test]
+    fn what_held_a_segment_up_is_taken_off_and_its_wakeups_stay_in_order() {
+        let recorded = recorded();
+        let program = Program::new(&recorded, External::Absolute).with_delays(&recorded);
+        let of_first: Vec<&Row> = program.rows.iter().filter(|row| row.cpu == 0).collect();
+        assert_eq!(of_first.len(), 400);
+        for row in of_first {
+            let wakeups = &program.wakeups[row.wakeups.start as usize..row.wakeups.end as usize];
+            let [first, second] = wakeups else { panic!("{wakeups:?}") };
+            assert_eq!((row.run_ns, first.offset_ns), (10_000, 2_000));
+            assert!((2_000..=3_000).contains(&second.offset_ns), "{second:?}");
+        }
+        let held_up: Vec<(u64, u64)> =
+            program.delays[0].iter().map(|delay| (delay.at_ns, delay.ns)).collect();
+        let expected = (0..400).filter_map(|number| match number % 50 {
+            10 => Some((number * 1_000_000, 500_000)),
+            30 => Some((number * 1_000_000 + 2_000, 500_000)),
+            _ => None,
+        });
+        assert_eq!(held_up, expected.collect::<Vec<_>>());
+        assert!(program.delays[1].is_empty() && program.delays[2].is_empty());
+    }
+
+    /// Of a delay that began before a segment only the rest holds it up.
+    #[test]
+    fn a_delay_ends_when_it_did() {
+        let delay = Delay { at_ns: 1_000, ns: 500 };
+        assert_eq!(
+            [0, 1_000, 1_200, 1_500, 9_000].map(|begun_ns| delay.rest_ns(begun_ns)),
+            [500, 500, 300, 0, 0]
+        );
+    }
+
+    /// What is frequent is work: one segment in ten is ten times as long.
+    #[test]
+    fn what_is_frequent_is_work() {
+        let lengths =
+            |every: usize| (0..1_000).map(|n| if n % every == 0 { 500_000 } else { 5_000 }).collect();
+        assert!(Usual::of(lengths(10)).is_none());
+        let usual = Usual::of(lengths(100)).unwrap();
+        assert_eq!((usual.median_ns, usual.limit_ns), (5_000, 40_000));
     }
 }
