@@ -65,7 +65,8 @@ pub struct Segment {
     pub run_ns: u64,
     /// What made the task runnable.
     pub cause: Cause,
-    /// Whether the CPU halted right before. `Some(false)`: it polled, or did not idle; `None`: not known.
+    /// Whether the CPU halted right before. `Some(false)`: it polled, or did not idle; `None`: not known,
+    /// or it was woken before it was in an idle state.
     pub halted: Option<bool>,
     /// How the CPU idled right before; `None`: not known, or not at all. It is not in the table: the reader has it from the
     /// episodes.

@@ -1,7 +1,7 @@
 //! What holds segments up at times of its own: a tick of the clock, an interrupt, a host that runs something else. It is in the
 //! length of the segment that ran then, and comes as often in a second whatever the load does in it: segments more than 60 us
 //! longer than usual were 113 to 221 a second of three loads that never polled, and 164 to 200 of the same that polled and
-//! did six times as much (`causes.py`, 29 November 2026).
+//! did six times as much (counted in recordings of `causes.py`, 29 November 2026).
 
 use super::Program;
 use super::estimates::FEWEST;
@@ -67,7 +67,6 @@ impl Program {
             }
         }
         let usual: Vec<_> = lengths.into_iter().map(|parts| parts.map(Usual::of)).collect();
-        self.delays = vec![vec![]; self.cpus as usize];
         for (place, segment) in segments.rows.iter().enumerate() {
             let parts = self.parts(&self.rows[place]);
             let row = &mut self.rows[place];

@@ -57,8 +57,8 @@ impl Halts {
         let kinds = if are_own {
             kinds.clone().map(of)
         } else {
-            // Where halts are few, the kinds differ by chance, and the longest ones are of when something else ran: that made the
-            // poll before them fail.
+            // Where halts are few, the kinds differ by chance, and the longest ones are from times when something else ran, which made
+            // the poll before them fail.
             let most_ns = middle_ns.map_or(u64::MAX, |ns| ns.saturating_mul(2));
             [of(all.into_iter().map(|ns| ns.min(most_ns)).collect()); 2]
         };

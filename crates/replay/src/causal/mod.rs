@@ -400,8 +400,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             true => self.program.wakeups[cpu.next_wakeup as usize].offset_ns,
             false => row.run_ns,
         };
-        let delays = self.program.delays.get(number as usize).map_or(&[][..], |delays| delays);
-        while let Some(delay) = delays.get(cpu.next_delay) {
+        while let Some(delay) = self.program.delays[number as usize].get(cpu.next_delay) {
             if delay.at_ns > cpu.origin_ns.saturating_add(offset_ns) {
                 break;
             }

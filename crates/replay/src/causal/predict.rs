@@ -84,7 +84,7 @@ impl Stretch {
     }
 
     /// Without what the recorder ran itself.
-    fn not_recorded(&self) -> Stretch {
+    fn without_recorder(&self) -> Stretch {
         let is_kept = |row: &Segment| !self.segments.is_recorder(row.task);
         let rows = self.segments.rows.iter().zip(&self.idled);
         Stretch {
@@ -242,8 +242,8 @@ impl Predictor {
         }
         // Both recordings have the recorder in them, and what is predicted has not: under polls, where a load does the most, it
         // takes the most of the CPUs.
-        predictor.choosing = predictor.choosing.not_recorded();
-        predictor.judging = predictor.judging.not_recorded();
+        predictor.choosing = predictor.choosing.without_recorder();
+        predictor.judging = predictor.judging.without_recorder();
         Ok(Some(predictor))
     }
 

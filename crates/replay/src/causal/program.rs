@@ -272,6 +272,7 @@ impl Program {
         }
         program.cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
         program.around = vec![Around::default(); cpus.len()];
+        program.delays = vec![vec![]; cpus.len()];
         program.take_off(wakeups, &before, rows.iter().map(|row| row.cpu).collect());
         program.leading = (0u32..).take(segments.tasks.len()).filter(|task| leads(*task as usize)).collect();
         for (row, segment) in program.rows.iter_mut().zip(rows) {
