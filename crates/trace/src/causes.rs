@@ -75,8 +75,25 @@ impl Rows {
         }
     }
 
-    /// Those whose end was seen, with wakers by their new numbers.
-    pub(crate) fn finish(&mut self) -> Vec<Segment> {
+    /// Those whose end was seen, with wakers by their new numbers. Of those that still run, the ones that woke another are there,
+    /// up to the last that they woke: one that never waits may wake all others. `place` is the task and the CPU of such a one.
+    pub(crate) fn finish<P>(
+        &mut self,
+        running: impl IntoIterator<Item = (Running, P)>,
+        mut place: impl FnMut(P) -> (u32, u32),
+    ) -> Vec<Segment> {
+        let mut woke = ByNumber::<u32, u64>::default();
+        for row in self.rows.iter().flatten() {
+            if let Cause::Task { waker, offset_ns } = row.cause {
+                let last_ns = woke.entry(waker).or_default();
+                *last_ns = offset_ns.max(*last_ns);
+            }
+        }
+        for (running, of) in running {
+            if let Some(offset_ns) = woke.get(&running.number) {
+                self.end(running, place(of), running.start_ns.saturating_add(*offset_ns));
+            }
+        }
         let mut new_number = vec![None; self.rows.len()];
         let mut rows: Vec<Segment> = vec![];
         for (number, row) in std::mem::take(&mut self.rows).into_iter().enumerate() {
@@ -201,12 +218,17 @@ impl SegmentPairing {
         if is_runnable {
             self.preempted.insert(tid, ());
         }
+        let task = self.task(tid);
+        self.rows.end(running, (task, cpu), at_ns);
+    }
+
+    /// The number of a task.
+    fn task(&mut self, tid: i32) -> u32 {
         let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-        let task = *self.tasks.entry(tid).or_insert_with(|| {
+        *self.tasks.entry(tid).or_insert_with(|| {
             self.names.push((tid, self.names_of.thread(Event::UNKNOWN_ID, tid)));
             count
-        });
-        self.rows.end(running, (task, cpu), at_ns);
+        })
     }
 
     fn switched_in(&mut self, cpu: u32, tid: i32, at_ns: u64, halted: Option<bool>) {
@@ -231,16 +253,21 @@ impl SegmentPairing {
         self.preempted.clear();
     }
 
-    /// The segments whose end was seen. Later events are of a new pairing.
+    /// The segments whose end was seen, and [wakers](Rows::finish) that still run. Later events are of a new pairing.
     pub(crate) fn finish(&mut self) -> Segments {
-        let anew = SegmentPairing::new(self.polling_state, std::mem::take(&mut self.names_of));
-        let mut over = std::mem::replace(self, anew);
+        let running: Vec<_> = self
+            .cpus
+            .iter()
+            .filter_map(|(cpu, state)| state.running.map(|(tid, of)| (of, (tid, *cpu))))
+            .collect();
+        let rows = std::mem::take(&mut self.rows).finish(running, |(tid, cpu)| (self.task(tid), cpu));
         let mut tasks = vec![];
-        for (tid, known) in over.names {
+        for (tid, known) in std::mem::take(&mut self.names) {
             let name = known.or_else(|| self.names_of.thread(Event::UNKNOWN_ID, tid));
             tasks.push(name.map_or_else(|| tid.to_string(), |name| format!("{name}/{tid}")));
         }
-        Segments { tasks, rows: over.rows.finish(), poll_step_ns: 0 }
+        *self = SegmentPairing::new(self.polling_state, std::mem::take(&mut self.names_of));
+        Segments { tasks, rows, poll_step_ns: 0 }
     }
 }
 
@@ -322,6 +349,26 @@ mod tests {
                 (2, 12_000, 1_000, Cause::Unknown),
                 (1, 13_000, 1_000, Cause::Preempted),
                 (1, 51_000, 1_000, Cause::Timer { woken_ns: 50_500 }),
+            ]
+        );
+    }
+
+    /// Task 7 never waits; task 9 does not either, and wakes nothing.
+    #[test]
+    fn a_waker_that_still_runs_at_the_end_is_one() {
+        let mut events = vec![switch(1_000, 0, 0, 7, false), switch(1_500, 2, 0, 9, false)];
+        for begun_ns in [5_000, 9_000] {
+            events.push(waking(begun_ns - 1_000, 0, 7, 8));
+            events.push(switch(begun_ns, 1, 0, 8, false));
+            events.push(switch(begun_ns + 2_000, 1, 8, 0, false));
+        }
+        let by_7 = |offset_ns| Cause::Task { waker: 0, offset_ns };
+        assert_eq!(
+            causes(&events),
+            [
+                (1, 1_000, 7_000, Cause::Unknown),
+                (0, 5_000, 2_000, by_7(3_000)),
+                (0, 9_000, 2_000, by_7(7_000)),
             ]
         );
     }

@@ -62,9 +62,11 @@ pub(crate) struct Waking {
 }
 
 impl Waking {
-    /// The segments whose end was seen, of idlers with these names.
+    /// The segments whose end was seen, and [wakers](Rows::finish) that still run, of idlers with these names.
     pub(crate) fn finish(&mut self, names: &[String]) -> Segments {
-        Segments { tasks: names.to_vec(), rows: self.rows.finish(), poll_step_ns: 0 }
+        let running = (0..).zip(&mut self.idlers);
+        let running = running.filter_map(|(idler, of)| Some((of.running.take()?, (idler, idler))));
+        Segments { tasks: names.to_vec(), rows: self.rows.finish(running, |place| place), poll_step_ns: 0 }
     }
 
     /// Takes an event that is not of one layer only.
