@@ -19,7 +19,8 @@ pub struct SetupRow {
     /// What this host or VM lacks for it.
     pub missing: Vec<Precondition>,
     pub cost: Cost,
-    /// Time in the host for timers that it saves \[ns per s\]; `None` if that is not known.
+    /// Time in the host for timers that it saves against the set-up in force, both replayed: what the model and the
+    /// recording differ by is no gain \[ns per s\]. `None` if that is not known.
     pub gain_ns_per_s: Option<f64>,
     /// The timer interrupts of one vCPU that other pCPUs take \[per s\].
     pub interrupts_per_vcpu_per_s: f64,
@@ -86,17 +87,18 @@ pub fn advise(task: &TimerTask<'_>) -> Result<TimerAdvice, PredictError> {
     let predictor = Predictor::new(&tally, task.in_force)?;
     let check = check::check(task.recording, &predictor);
     let recorded = predictor.recorded();
+    let present = predictor.predict(&task.in_force)?;
     let mut rows = vec![];
     for setup in setups(&task.in_force, task.kernels) {
         match predictor.predict(&setup) {
-            Ok(cost) => rows.push(row(&tally, &task.in_force, &recorded, setup, cost)),
+            Ok(cost) => rows.push(row(&tally, &task.in_force, &present, setup, cost)),
             Err(PredictError::HaltsNotRecorded) => {}
             Err(error) => return Err(error),
         }
     }
     let rows = distinct(rows);
     let agreement = check.agreement();
-    let verdict = verdict(task, &tally, &recorded, agreement, &rows);
+    let verdict = verdict(task, &tally, &present, agreement, &rows);
     Ok(TimerAdvice {
         span_ns: tally.span_ns,
         vcpus: tally.vcpus,
@@ -134,7 +136,7 @@ fn setups(in_force: &HostSetup, kernels: &[Version]) -> Vec<HostSetup> {
     all
 }
 
-fn row(tally: &Tally, in_force: &HostSetup, recorded: &Cost, setup: HostSetup, cost: Cost) -> SetupRow {
+fn row(tally: &Tally, in_force: &HostSetup, present: &Cost, setup: HostSetup, cost: Cost) -> SetupRow {
     let per_s = 1e9 / tally.span_ns.max(1) as f64;
     let missing: Vec<Precondition> =
         Precondition::ALL.into_iter().filter(|one| one.met(&setup.vm) && !one.met(&in_force.vm)).collect();
@@ -149,7 +151,7 @@ fn row(tally: &Tally, in_force: &HostSetup, recorded: &Cost, setup: HostSetup, c
         let words = if setup.busy_housekeeping { "busy" } else { "idle" };
         differs.push(format!("{words} housekeeping CPUs"));
     }
-    let gain = recorded.timer_time_ns.zip(cost.timer_time_ns).map(|(before, after)| (before - after) * per_s);
+    let gain = present.timer_time_ns.zip(cost.timer_time_ns).map(|(before, after)| (before - after) * per_s);
     let interrupts_per_vcpu_per_s = cost.interrupts_elsewhere as f64 * per_s / tally.vcpus.max(1) as f64;
     let interrupt_ns = tally.of_timers.get(&TimerExit::Interrupt).and_then(super::tally::Part::mean_ns);
     let vcpus_per_cpu = interrupt_ns
@@ -180,7 +182,7 @@ fn distinct(rows: Vec<SetupRow>) -> Vec<SetupRow> {
 fn verdict(
     task: &TimerTask<'_>,
     tally: &Tally,
-    recorded: &Cost,
+    present: &Cost,
     agreement: Agreement,
     rows: &[SetupRow],
 ) -> Verdict {
@@ -199,8 +201,8 @@ fn verdict(
     let takes_cpu = |row: &SetupRow| !alone && row.setup.vm.hlt_in_guest && !task.in_force.vm.hlt_in_guest;
     let worth = |row: &SetupRow| {
         let gain = row.gain_ns_per_s.unwrap_or(0.0);
-        let present = recorded.timer_time_ns.unwrap_or(0.0) * 1e9 / tally.span_ns.max(1) as f64;
-        gain > 0.0 && gain >= task.min_gain * 1e9 && gain >= LEAST_SHARE * present
+        let now = present.timer_time_ns.unwrap_or(0.0) * 1e9 / tally.span_ns.max(1) as f64;
+        gain > 0.0 && gain >= task.min_gain * 1e9 && gain >= LEAST_SHARE * now
     };
     let possible = rows.iter().enumerate().skip(1).filter(|(_, row)| worth(row));
     let mut best: Vec<(usize, &SetupRow)> = possible.collect();
@@ -231,6 +233,7 @@ fn fired(recording: &TimerRecording, span_ns: u64) -> BTreeMap<u32, f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_recording::timer::TimerPart;
     use dwell_testing::timers::{PATCH_OF_2019, exits_by_interrupts};
 
     fn advice(mwait_in_guest: bool, pcpu: Pcpu, min_gain: f64) -> TimerAdvice {
@@ -247,6 +250,25 @@ mod tests {
         };
         let in_force = HostSetup { kernel: Version::new(6, 18), vm, busy_housekeeping: true };
         advise(&TimerTask { recording: &recording, in_force, kernels: &[], min_gain }).unwrap()
+    }
+
+    #[test]
+    fn what_the_model_leaves_out_is_no_gain() {
+        let mut recording = exits_by_interrupts(1_000, 100);
+        let exits = &mut recording.rows.exits;
+        let fired = *exits.iter().find(|exit| exit.cause == Some(TimerPart::Fire)).unwrap();
+        exits.extend([fired; 90]);
+        let vm = advice(false, Pcpu::Housekeeping, 0.0).in_force.vm;
+        let in_force = HostSetup { kernel: Version::new(6, 18), vm, busy_housekeeping: true };
+        let found =
+            advise(&TimerTask { recording: &recording, in_force, kernels: &[], min_gain: 0.0 }).unwrap();
+        assert_eq!((found.check.deviations(), found.agreement), (90, Agreement::Differs));
+        assert_eq!(found.rows[0].gain_ns_per_s, Some(0.0));
+        assert!(
+            matches!(&found.verdict, Verdict::Leave { why } if why.contains("alone")),
+            "{:?}",
+            found.verdict
+        );
     }
 
     #[test]

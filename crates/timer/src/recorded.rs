@@ -241,15 +241,17 @@ fn per_s(number: f64, advice: &TimerAdvice) -> f64 {
 fn words(advice: &TimerAdvice) -> String {
     match &advice.verdict {
         Verdict::Leave { why } => format!("leave the present set-up: {why}"),
-        Verdict::Change { row } => advice.rows.get(*row).map_or_else(String::new, |row| {
-            format!(
-                "{}: saves {} of a CPU in the host for the timers of {} and {} exits per second",
-                row.differs.join(", "),
-                percent(row.gain_ns_per_s.unwrap_or(0.0) / 1e9),
-                number_of(advice.vcpus as u128, "vCPU"),
-                rounded(per_s(advice.recorded.exits() as f64 - row.cost.exits() as f64, advice)),
-            )
-        }),
+        Verdict::Change { row } => {
+            advice.rows.first().zip(advice.rows.get(*row)).map_or_else(String::new, |(present, row)| {
+                format!(
+                    "{}: saves {} of a CPU in the host for the timers of {} and {} exits per second",
+                    row.differs.join(", "),
+                    percent(row.gain_ns_per_s.unwrap_or(0.0) / 1e9),
+                    number_of(advice.vcpus as u128, "vCPU"),
+                    rounded(per_s(present.cost.exits() as f64 - row.cost.exits() as f64, advice)),
+                )
+            })
+        }
     }
 }
 
