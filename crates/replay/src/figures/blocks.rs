@@ -3,7 +3,7 @@
 
 use super::timeline::Cut;
 use dwell_recording::accounting::Outcome;
-use dwell_recording::{Chunk, Contents};
+use dwell_recording::{Chunk, Reader};
 use dwell_stats::{BLOCKS, Bootstrap, Draw, Interval};
 use serde::Serialize;
 
@@ -35,8 +35,10 @@ pub(super) struct BlocksMaker {
 }
 
 impl BlocksMaker {
-    pub(super) fn new(contents: &Contents) -> BlocksMaker {
-        let cut = Cut::new(contents, BLOCKS as u64);
+    /// The time recorded is cut, also where nothing idled at its begin or end.
+    pub(super) fn new(reader: &Reader) -> BlocksMaker {
+        let start_ns = reader.time_recorded().map(|time| time.start_ns).or(reader.contents().first_start_ns);
+        let cut = Cut::new(start_ns.unwrap_or(0), reader.span_ns(), BLOCKS as u64);
         BlocksMaker { blocks: vec![Block { span_ns: cut.slice_ns, ..Block::default() }; BLOCKS], cut }
     }
 
@@ -81,17 +83,17 @@ struct Figure {
 const FIGURES: [Figure; 5] = [
     Figure { name: "episodes_per_s", over: |b| (b.episodes as f64, b.span_ns as f64 / 1e9) },
     Figure { name: "mean_idle_ns", over: |b| (b.idle_ns as f64, b.episodes as f64) },
-    Figure { name: "halts_per_s", over: |b| (b.halts as f64, when(b.known > 0, b.span_ns as f64 / 1e9)) },
+    Figure { name: "halts_per_s", over: |b| (b.halts as f64, when(b, b.known, b.span_ns as f64 / 1e9)) },
     Figure {
         name: "polling_ns_per_s",
-        over: |b| (b.polled_ns as f64, when(b.polls_known > 0, b.span_ns as f64 / 1e9)),
+        over: |b| (b.polled_ns as f64, when(b, b.polls_known, b.span_ns as f64 / 1e9)),
     },
     Figure { name: "mean_wake_latency_ns", over: |b| (b.latency_ns as f64, b.latencies as f64) },
 ];
 
-/// A stretch of which a figure is not known adds nothing to it.
-fn when(known: bool, value: f64) -> f64 {
-    if known { value } else { 0.0 }
+/// A stretch of which a figure is not known adds nothing to it. Where nothing idled it is known to be 0.
+fn when(block: &Block, known: u64, value: f64) -> f64 {
+    if known > 0 || block.episodes == 0 { value } else { 0.0 }
 }
 
 /// Every figure of two recordings.
@@ -100,7 +102,14 @@ pub fn compare(before: &[Block], after: &[Block]) -> Vec<Compared> {
 }
 
 fn compared(figure: &Figure, before: &[Block], after: &[Block]) -> Compared {
-    let parts = |blocks: &[Block]| blocks.iter().map(figure.over).collect::<Vec<_>>();
+    let parts = |blocks: &[Block]| {
+        // Of a recording that has it of no episode, it is not known.
+        let is_known = blocks.iter().any(|block| block.episodes > 0 && (figure.over)(block).1 > 0.0);
+        blocks
+            .iter()
+            .map(|block| if is_known { (figure.over)(block) } else { (0.0, 0.0) })
+            .collect::<Vec<_>>()
+    };
     let (a, b) = (parts(before), parts(after));
     let quotient = |parts: &mut dyn Iterator<Item = (f64, f64)>| {
         let (sum, over) = parts.fold((0.0, 0.0), |x, y| (x.0 + y.0, x.1 + y.1));

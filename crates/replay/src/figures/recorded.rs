@@ -43,7 +43,7 @@ pub(super) fn read(
     let columns = Columns::ALL.without(Columns::READY);
     let mut recorded = Recorded::default();
     let mut ends = PollsMaker::default();
-    let mut blocks = BlocksMaker::new(reader.contents());
+    let mut blocks = BlocksMaker::new(reader);
     let mut chunk = Chunk::default();
     for row_group in 0..reader.row_groups() {
         reader.read(row_group, columns, &mut chunk)?;

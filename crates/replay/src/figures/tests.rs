@@ -4,7 +4,7 @@ use super::*;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, Outcome, Policy as _};
-use dwell_recording::{Episode, Metadata, Packing, Reader, WakeCause, Writer};
+use dwell_recording::{Episode, Metadata, Packing, Reader, TimeRecorded, WakeCause, Writer};
 use dwell_stats::SplitMix64;
 
 struct Row {
@@ -31,7 +31,11 @@ fn rows(episodes: u64, idlers: usize) -> Vec<Row> {
 }
 
 fn source(rows: &[Row]) -> RecordingSource {
-    let mut writer = Writer::new(vec![], Metadata::new(Layer::Host), Packing::default()).unwrap();
+    source_of(Metadata::new(Layer::Host), rows)
+}
+
+fn source_of(metadata: Metadata, rows: &[Row]) -> RecordingSource {
+    let mut writer = Writer::new(vec![], metadata, Packing::default()).unwrap();
     for row in rows {
         let name = format!("cpu{}", row.idler);
         let mut episode = Episode::new(name.as_str(), row.start_ns, row.idle_ns);
@@ -152,6 +156,38 @@ fn a_recording_beside_itself_differs_by_nothing() {
         };
         assert!((ratio.value - 1.0).abs() < 1e-9, "{compared:?}");
         assert!(ratio.low <= 1.0 && 1.0 <= ratio.high, "{compared:?}");
+    }
+}
+
+#[test]
+fn time_in_which_nothing_idled_counts() {
+    let mut rows: Vec<Row> = rows(200, 1);
+    for row in &mut rows {
+        (row.idle_ns, row.window_ns, row.halted) = (row.idle_ns.max(1_000), Some(1_000), Some(true));
+    }
+    for row in &mut rows[100..] {
+        row.start_ns += 5_000_000_000;
+    }
+    let mut metadata = Metadata::new(Layer::Host);
+    metadata.recorded = Some(TimeRecorded { start_ns: 0, end_ns: 10_000_000_000 });
+    let blocks = Figures::of(&source_of(metadata, &rows), &policies(), &|_| ()).unwrap().blocks;
+    let per_s = |name: &str| {
+        let compared = compare(&blocks, &blocks);
+        compared.into_iter().find(|compared| compared.figure == name).unwrap().before.unwrap()
+    };
+    for (figure, value) in [("episodes_per_s", 20.0), ("halts_per_s", 20.0), ("polling_ns_per_s", 20_000.0)] {
+        assert!((per_s(figure) / value - 1.0).abs() < 1e-6, "{figure}: {}", per_s(figure));
+    }
+}
+
+#[test]
+fn what_was_not_recorded_is_not_known_where_nothing_idled() {
+    let mut rows = rows(200, 1);
+    rows.iter_mut().for_each(|row| (row.window_ns, row.halted) = (None, None));
+    rows[199].start_ns += 5_000_000_000;
+    let blocks = figures(&rows).blocks;
+    for compared in compare(&blocks, &blocks).iter().filter(|compared| compared.figure.ends_with("_per_s")) {
+        assert_eq!(compared.before.is_some(), compared.figure == "episodes_per_s", "{compared:?}");
     }
 }
 

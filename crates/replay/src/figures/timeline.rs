@@ -72,9 +72,8 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub(super) fn new(contents: &Contents, slices: u64) -> Cut {
-        let first_ns = contents.first_start_ns.unwrap_or(0);
-        Cut { first_ns, slice_ns: contents.span_ns() / slices + 1, slices }
+    pub(super) fn new(first_ns: u64, span_ns: u64, slices: u64) -> Cut {
+        Cut { first_ns, slice_ns: span_ns / slices + 1, slices }
     }
 
     /// The number of the slice in which an episode is that starts at this time.
@@ -133,7 +132,11 @@ impl Extent {
 
 impl TimelineMaker {
     pub(super) fn new(contents: &Contents, idlers: usize, policies: usize) -> TimelineMaker {
-        TimelineMaker { cut: Cut::new(contents, SLICES), slices: vec![vec![]; idlers], policies }
+        TimelineMaker {
+            cut: Cut::new(contents.first_start_ns.unwrap_or(0), contents.span_ns(), SLICES),
+            slices: vec![vec![]; idlers],
+            policies,
+        }
     }
 
     /// The slice of an idler, by its place among those that are shown, at this time.
