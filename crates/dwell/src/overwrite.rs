@@ -46,6 +46,10 @@ pub(crate) fn may_write<'a>(
     remedy: &str,
     inputs: impl IntoIterator<Item = &'a PathBuf>,
 ) -> anyhow::Result<()> {
+    ensure!(
+        path != Path::new("-"),
+        "cannot write -: this output goes to a file, not to stdout; give its name, such as ./-"
+    );
     let file = |path: &Path| path.metadata().map(|there| (there.dev(), there.ino())).ok();
     if let Some(there) = file(path)
         && let Some(input) = inputs.into_iter().find(|input| file(input) == Some(there))

@@ -8,7 +8,7 @@ use dwell_policy::Nanos;
 use dwell_recording::regular;
 use dwell_replay::{ReplayError, Replayed, Rule, Source};
 use dwell_stats::{Block, Campaign, Environment, Progress, Results, Trial};
-use dwell_trace::import::Input;
+use dwell_trace::import::{Input, STDIN};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish};
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) fn replay(source: &dyn Source, rules: &[Rule], halt_cost: Nanos) -> R
 /// A bar over the bytes of a text; - is stdin, whose length is not known.
 pub(crate) fn text(path: &Path) -> anyhow::Result<Input<'static>> {
     if path == Path::new("-") {
-        return Ok(Input::new("stdin", io::stdin())?);
+        return Ok(Input::new(STDIN, io::stdin())?);
     }
     let name = path.display().to_string();
     let file = regular::open(path).with_context(|| match fs::metadata(path) {

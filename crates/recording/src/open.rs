@@ -45,6 +45,9 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
+    /// It is to be read from stdin.
+    #[error("cannot read a recording from stdin: it is read by position; write it to a file, and give that")]
+    Stdin,
     /// It has no bytes.
     #[error(
         "{path}: the file is empty; a recorder that was killed leaves none, so this is no recording of dwell's"
@@ -52,6 +55,26 @@ pub enum OpenError {
     Empty {
         /// The file.
         path: PathBuf,
+    },
+    /// It begins as Parquet does and does not end so.
+    #[error(
+        "{path}: the file is cut off after {bytes} bytes: its end, which a recording is read by, is missing; copy it again"
+    )]
+    CutOff {
+        /// The file.
+        path: PathBuf,
+        /// How long it is.
+        bytes: u64,
+    },
+    /// It is compressed, or an archive.
+    #[error(
+        "{path}: is {what}; unpack it first (`dwell import` reads traces and tables that are compressed)"
+    )]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
     },
     /// It does not begin and end as Parquet does, or its footer makes no sense.
     #[error("{path}: not a Parquet file, or a damaged one; `dwell import` reads CSV and traces")]
@@ -219,8 +242,17 @@ impl RowGroups {
         if storage.len() == 0 {
             return Err(OpenError::Empty { path: path.to_owned() });
         }
-        if let Some(what) = foreign(&storage) {
+        let named = |names: &[(&[u8], &'static str)]| {
+            names.iter().find(|(magic, _)| holds(&storage, 0, magic)).map(|(_, what)| *what)
+        };
+        if let Some(what) = named(&FOREIGN) {
             return Err(OpenError::Foreign { path: path.to_owned(), what });
+        }
+        if let Some(what) = named(&PACKED).or(holds(&storage, 257, b"ustar").then_some("a tar archive")) {
+            return Err(OpenError::Packed { path: path.to_owned(), what });
+        }
+        if holds(&storage, 0, PARQUET) && !holds(&storage, storage.len().saturating_sub(4), PARQUET) {
+            return Err(OpenError::CutOff { path: path.to_owned(), bytes: storage.len() });
         }
         let file =
             guard(|| footer::check(&storage).and_then(|()| SerializedFileReader::new(storage.clone())))
@@ -295,9 +327,19 @@ impl RowGroups {
 pub const FOREIGN: [(&[u8], &str); 2] =
     [(b"PERFILE2", "a perf.data of perf"), (b"\x17\x08\x44tracing", "a trace.dat of trace-cmd")];
 
-fn foreign(storage: &Storage) -> Option<&'static str> {
-    let starts = |magic: &[u8]| storage.get_bytes(0, magic.len()).is_ok_and(|start| start == magic);
-    FOREIGN.iter().find(|(magic, _)| starts(magic)).map(|(_, what)| *what)
+/// What compressed files begin with: gzip, xz and zstd.
+pub const COMPRESSED: [&[u8]; 3] = [b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"];
+const PACKED: [(&[u8], &str); 4] = [
+    (COMPRESSED[0], "compressed by gzip"),
+    (COMPRESSED[1], "compressed by xz"),
+    (COMPRESSED[2], "compressed by zstd"),
+    (b"PK\x03\x04", "a zip archive"),
+];
+/// What a Parquet file begins and ends with.
+const PARQUET: &[u8] = b"PAR1";
+
+fn holds(storage: &Storage, at: u64, magic: &[u8]) -> bool {
+    storage.get_bytes(at, magic.len()).is_ok_and(|bytes| bytes == magic)
 }
 
 fn check_type(

@@ -24,7 +24,10 @@ impl Storage {
     /// The file at `path`.
     pub(crate) fn open(path: &Path) -> Result<Storage, OpenError> {
         let file = crate::regular::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-        let (len, file) = file.map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
+        let (len, file) = file.map_err(|source| match path == Path::new("-") {
+            true => OpenError::Stdin,
+            false => OpenError::Unreadable { path: path.to_owned(), source },
+        })?;
         Ok(Storage::File { file: Arc::new(file), len })
     }
 }

@@ -157,7 +157,7 @@ fn damaged_empty_and_absurd_recordings_are_named_and_the_rest_counts() {
     );
     assert!(left_out["absurd.parquet"].contains("more than a year"), "{left_out:?}");
     assert!(left_out["empty.parquet"].contains("no episodes"), "{left_out:?}");
-    assert!(left_out["short.parquet"].contains("not a Parquet file"), "{left_out:?}");
+    assert!(left_out["short.parquet"].contains("the file is cut off"), "{left_out:?}");
     for name in names {
         assert!(stderr(&output).contains(&format!("left out: {name}: ")), "{}", stderr(&output));
     }

@@ -116,6 +116,9 @@ fn what_is_missing_or_of_another_type_is_named() {
             b"PERFILE2\0".to_vec(),
             "m: a perf.data of perf, no recording of dwell's; `dwell import m --convert",
         ),
+        (b"\x1f\x8b\x08\0".to_vec(), "m: is compressed by gzip; unpack it first"),
+        ([&[b'a'; 257][..], b"ustar\0"].concat(), "m: is a tar archive; unpack it first"),
+        (b"PAR1\x15\x04".to_vec(), "m: the file is cut off after 6 bytes"),
         (b"\x17\x08\x44tracing6".to_vec(), "m: a trace.dat of trace-cmd, no recording"),
         (b"PAR1PAR1PAR1".to_vec(), "m: not a Parquet file, or a damaged one"),
         (

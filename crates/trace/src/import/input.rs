@@ -1,7 +1,7 @@
 //! Lines of a text that may be compressed.
 
 use super::{ImportError, excerpt};
-use dwell_recording::{FOREIGN, WriteError, regular};
+use dwell_recording::{COMPRESSED, FOREIGN, WriteError, regular};
 use flate2::bufread::MultiGzDecoder;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -10,9 +10,6 @@ use std::path::Path;
 /// A line may have this many bytes. None of the formats comes near; what does is not text, and would fill the memory.
 const LONGEST_LINE: u64 = 1 << 20;
 /// What compressed data begins with.
-const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
-const XZ_MAGIC: &[u8] = b"\xfd7zXZ\0";
-const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// As many bytes as decide of compressed data, and of what it is that was compressed.
 const MAGIC: usize = 10;
 const START: usize = 4096;
@@ -70,8 +67,11 @@ pub enum InputError {
         source: io::Error,
     },
     /// A file of a tool that can print it.
-    #[error("{name}: is {}; make a text with `{} > FILE.txt`, or give --convert", kind.words(), kind.command(name).join(" "))]
+    #[error("{name}: is {}; make a text with `{} > FILE.txt`, or give --convert", kind.words(), shell(&kind.command(name)))]
     Binary { name: String, kind: Binary },
+    /// The same, compressed or on stdin, where that tool does not read it.
+    #[error("{name}: is {}, compressed or on stdin, which no other program converts; save it as a plain file and give --convert", kind.words())]
+    NoFile { name: String, kind: Binary },
     /// It is longer than any text of its kind.
     #[error("{name} has more than {longest} bytes: this is not the text it should be")]
     TooLong { name: String, longest: u64 },
@@ -125,6 +125,22 @@ impl Binary {
     }
 }
 
+/// What errors call a text that is read from stdin.
+pub const STDIN: &str = "stdin";
+
+/// A command as a shell reads it.
+fn shell(words: &[&str]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word for a shell.
+pub fn quoted(word: &str) -> String {
+    match word.chars().all(|c| c.is_alphanumeric() || "/._-+:=,@".contains(c)) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// Text to import, plain or compressed with gzip (also of several members), xz or zstd.
 pub struct Input<'a> {
     name: String,
@@ -152,11 +168,12 @@ impl<'a> Input<'a> {
         let failed = |source| InputError::Read { name: name.to_owned(), line: 0, hint: "", source };
         let (start, raw) = peek::<MAGIC>(BufReader::with_capacity(1 << 16, source)).map_err(failed)?;
         let buffered = |reader: Box<dyn Read + 'a>| Box::new(BufReader::with_capacity(1 << 16, reader));
-        let (text, hint): (Box<dyn BufRead + 'a>, _) = if start.starts_with(GZIP_MAGIC) {
+        let [gzip, xz, zstd] = COMPRESSED.map(|magic| start.starts_with(magic));
+        let (text, hint): (Box<dyn BufRead + 'a>, _) = if gzip {
             (buffered(Box::new(MultiGzDecoder::new(raw))), "; the gzip data is cut off or damaged")
-        } else if start.starts_with(XZ_MAGIC) {
+        } else if xz {
             (buffered(Box::new(lzma_rust2::XzReader::new(raw, true))), "; the xz data is cut off or damaged")
-        } else if start.starts_with(ZSTD_MAGIC) {
+        } else if zstd {
             (
                 buffered(Box::new(zstd::Decoder::with_buffer(raw).map_err(failed)?)),
                 "; the zstd data is cut off or damaged",
@@ -169,7 +186,11 @@ impl<'a> Input<'a> {
             .map_err(|source| input.failed(source))?;
         input.text = Box::new(text);
         if let Some(kind) = Binary::of(&start) {
-            return Err(InputError::Binary { name: name.to_owned(), kind });
+            let (name, is_file) = (name.to_owned(), !(gzip || xz || zstd || name == STDIN));
+            return Err(match is_file {
+                true => InputError::Binary { name, kind },
+                false => InputError::NoFile { name, kind },
+            });
         }
         if start.starts_with(BOM) {
             input.text.consume(BOM.len());

@@ -19,7 +19,7 @@ pub mod qemu;
 
 mod recognise;
 
-pub use input::{Binary, Input, InputError, Place};
+pub use input::{Binary, Input, InputError, Place, STDIN, quoted};
 pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};

@@ -50,7 +50,8 @@ dwell_policy::named! {
         Page = "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
             '/trace-data/,/<\\/script>/p' FILE | dwell import -`",
         /// No text.
-        Bytes = "is no text, nor a perf.data, trace.dat or Perfetto trace",
+        Bytes = "is no text in UTF-8, nor a perf.data, trace.dat or Perfetto trace; `dwell info` reads recordings, and archives \
+            are unpacked first",
         /// The header of a trace, or nothing.
         Eventless =
             "has no event: nothing was recorded, or perf or trace-cmd failed; see that the VM or the load runs meanwhile",

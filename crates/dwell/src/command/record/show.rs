@@ -4,6 +4,7 @@ use super::{Idler, Recorded};
 use crate::output;
 use crate::progress::per_second;
 use dwell_report::{Column, Table, count, duration, number_of};
+use dwell_trace::import::quoted;
 
 /// At most this many idlers are listed.
 const LISTED: usize = 10;
@@ -37,7 +38,7 @@ pub(super) fn words(recorded: &Recorded) -> String {
     }
     text += &match recorded.is_sketch {
         true => "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned(),
-        false => format!("next: dwell tune {}\n", recorded.output),
+        false => format!("next: dwell tune {}\n", quoted(&recorded.output)),
     };
     text
 }

@@ -9,6 +9,7 @@ use dwell_capture::Until;
 use dwell_recording::timer::{TimerContents, VcpuRows};
 use dwell_report::{Column, Table, count, duration};
 use dwell_timer::record::{TimerRecorder, TimerSummary};
+use dwell_trace::import::quoted;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ fn words(recorded: &Recorded, contents: &TimerContents) -> String {
         let number = count(recorded.incomplete.into());
         text += &format!("  {number} timers and exits left out (beginning or end not recorded)\n");
     }
-    text + &format!("next: dwell timer tune {0}, dwell timer exits {0}\n", recorded.output)
+    text + &format!("next: dwell timer tune {0}, dwell timer exits {0}\n", quoted(&recorded.output))
 }
 
 /// One row per vCPU; figures of the whole recording are repeated in each.

@@ -6,7 +6,9 @@ use dwell_recording::Layer;
 use dwell_trace::exits::ExitTable;
 use dwell_trace::import::perf::{self, PerfOptions};
 use dwell_trace::import::qemu::{self, QemuOptions};
-use dwell_trace::import::{Format, ImportSummary, Input, recognise};
+use dwell_trace::import::{Format, ImportSummary, Input, STDIN, recognise};
+use flate2::{Compression, write::GzEncoder};
+use std::io::Write;
 
 macro_rules! file {
     ($name:literal) => {
@@ -216,6 +218,18 @@ fn case_12_files_of_the_recorders_themselves() {
         refused(file!("12-trace.dat")),
         "t: is a trace.dat of trace-cmd; make a text with `trace-cmd report -t -i t > FILE.txt`, or give --convert"
     );
+}
+
+#[test]
+fn a_command_that_is_printed_can_be_given_to_a_shell() {
+    let refused = |name: &str, bytes: &[u8]| Input::new(name, bytes).err().unwrap().to_string();
+    let (perf, mut packed) = (b"PERFILE2\0", GzEncoder::new(vec![], Compression::fast()));
+    let plain = refused("tom's perf.data", perf);
+    assert!(plain.contains(r"-i 'tom'\''s perf.data' > FILE.txt`"), "{plain}");
+    packed.write_all(perf).unwrap();
+    for refused in [refused("a.gz", &packed.finish().unwrap()), refused(STDIN, perf)] {
+        assert!(refused.contains("save it as a plain file") && !refused.contains("perf script"), "{refused}");
+    }
 }
 
 #[test]
