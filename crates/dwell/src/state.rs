@@ -5,9 +5,10 @@ use crate::settings::pairs;
 use anyhow::ensure;
 use chrono::{DateTime, SecondsFormat, Utc};
 use dwell_knobs::journal::{Change, Entry, Id, STATE_DIRECTORY};
-use dwell_machine::Sysroot;
+use dwell_machine::{Sysroot, Writable};
 use dwell_report::{count, duration};
-use std::path::PathBuf;
+use dwell_trace::import::quoted;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// The files of a machine.
@@ -46,6 +47,18 @@ impl StateArgs {
         self.sysroot.machine()
     }
 
+    /// A remark where the journal of a copy of another machine's files is not in it: that shows nothing of its changes.
+    pub(crate) fn remark_if_missing(&self, machine: &Sysroot) {
+        let is_given = self.state_dir != STATE_DIRECTORY || self.sysroot.sysroot != Path::new("/");
+        let directory = machine.path(&self.state_dir);
+        if is_given && !directory.exists() {
+            output::remark(&format!(
+                "note: {} does not exist: if dwell has changed that machine, its journal is elsewhere or was not copied",
+                directory.display()
+            ));
+        }
+    }
+
     /// The command that takes a change back, with the options that name its journal.
     pub(crate) fn revert(&self, id: Id) -> String {
         let root = self.sysroot.sysroot.display().to_string();
@@ -53,14 +66,6 @@ impl StateArgs {
         let given = options.iter().filter(|(_, value, default)| value != default);
         let given = given.map(|(name, value, _)| format!(" {name} {}", quoted(value)));
         format!("dwell revert {id}{}", given.collect::<String>())
-    }
-}
-
-/// A word for a shell.
-fn quoted(word: &str) -> String {
-    match word.chars().all(|c| c.is_alphanumeric() || "/._-+:=,@".contains(c)) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 

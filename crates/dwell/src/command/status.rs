@@ -76,6 +76,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if args.control {
         return super::control::status(&machine.path(&args.state.state_dir), args.format.format);
     }
+    args.state.remark_if_missing(&machine);
     let readable = journal::read_readable(&machine, &args.state.state_dir)?;
     if args.history {
         return history::run(readable, args.format.format);
