@@ -469,6 +469,13 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
     notes
 }
 
+/// A note on two recordings of a change, of which the one from after it is the earlier one.
+pub(crate) fn note_of_order<O>(before: &Metadata<O>, after: &Metadata<O>) -> Option<String> {
+    let swapped = "by the time of day the recording given as the one from after the change ended before the other began: are the \
+                   two swapped?";
+    after.ended_before(before).then(|| swapped.to_owned())
+}
+
 /// A note on episodes that overlap, though by no more in all than is possible; of a source that was replayed.
 pub(crate) fn note_of_overlaps(source: &RecordingSource) -> anyhow::Result<Option<String>> {
     let number = source.overlapping()?;

@@ -107,6 +107,14 @@ impl<O> Metadata<O> {
         i64::try_from(self.recorded?.end_ns).ok()?.checked_add(self.realtime_offset_ns()?)
     }
 
+    /// Whether it ended before the other began, by the time of day of both.
+    pub fn ended_before(&self, other: &Metadata<O>) -> bool {
+        let start = other.recorded.and_then(|time| i64::try_from(time.start_ns).ok());
+        let began =
+            start.zip(other.realtime_offset_ns()).and_then(|(start, offset)| start.checked_add(offset));
+        self.ended_unix_ns().zip(began).is_some_and(|(ended, began)| ended <= began)
+    }
+
     /// Whether the idle times are lower bounds that follow from decisions, since the text they come from had no times.
     pub fn has_least_lengths(&self) -> bool {
         self.other.get(LEAST_LENGTHS) == Some(&serde_json::Value::Bool(true))

@@ -126,6 +126,16 @@ impl Report {
             spans.push(wall_clock(reader.metadata(), reader.contents()));
             recordings.push(Recording::gather(role, path, reader, args, planned.as_ref())?);
         }
+        if let [before, after, ..] = recordings.as_mut_slice()
+            && after.role == Role::After
+        {
+            let of = [&before.info.metadata, &after.info.metadata];
+            after.notes.extend(model::note_of_order(of[0], of[1]));
+            let [layer_before, layer_after] = of.map(|metadata| metadata.layer.name());
+            after.notes.extend((layer_before != layer_after).then(|| {
+                format!("it is of the {layer_after} layer, and the one from before of the {layer_before} layer: their figures do not compare")
+            }));
+        }
         let alignment = align(&files, &mut spans)?;
         let time_axis = lay_on_axis(&mut recordings, &spans);
         let of = |role: Role| recordings.iter().find(|recording| recording.role == role);

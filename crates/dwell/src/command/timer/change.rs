@@ -1,6 +1,6 @@
 //! Two recordings of timers, before and after a change.
 
-use crate::output;
+use crate::{model, output};
 use dwell_report::{Cell, Column, Table, duration, number_of};
 use dwell_stats::Bucket;
 use dwell_timer::lateness::Delays;
@@ -98,6 +98,16 @@ impl Change<'_> {
                 text += &format!("\n{title}:\n{}", output::fitted(&table));
             }
         }
-        text
+        let lacks = |timers: &Timers| {
+            let file = &timers.file;
+            model::left_out(&timers.metadata)
+                .into_iter()
+                .map(|note| format!("{file}: {note}"))
+                .collect::<Vec<_>>()
+        };
+        let swapped = model::note_of_order(&self.before.metadata, &self.after.metadata);
+        text + &output::notes(
+            &swapped.into_iter().chain(self.each().into_iter().flat_map(lacks)).collect::<Vec<_>>(),
+        )
     }
 }

@@ -1,7 +1,10 @@
 //! The same figures in every form, and what is said when something is wrong.
 
 use super::inputs::{Inputs, bundled, done, dwell};
+use dwell_policy::Layer;
+use dwell_recording::{Clock, Episode, Metadata, REALTIME_OFFSET, TimeRecorded, Writer};
 use serde_json::Value;
+use std::path::Path;
 
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("UTF-8")
@@ -74,6 +77,36 @@ fn before_and_after_are_compared_with_intervals() {
     assert_eq!(json["why"][0]["bills"][0]["lines"][0]["cause"], "halt");
     let words = json["why"][0]["words"][0].as_str().unwrap();
     assert!(words.starts_with("<b>web\\u{1b}[2J (process 7): 50.0 % of a CPU in 1.00 s"), "{words}");
+}
+
+#[test]
+fn a_change_that_was_given_backwards_or_of_two_layers_is_noted() {
+    let inputs = Inputs::new();
+    let file = |name: &str, layer: Layer, minute: u64| {
+        let mut metadata = Metadata::new(layer);
+        metadata.clock = Clock::Monotonic;
+        metadata.recorded =
+            Some(TimeRecorded { start_ns: minute * 60_000_000_000, end_ns: (minute + 1) * 60_000_000_000 });
+        metadata.other.insert(REALTIME_OFFSET.to_owned(), 1_700_000_000_000_000_000u64.into());
+        let path = inputs.text(name);
+        let mut writer = Writer::create(Path::new(&path), metadata).unwrap();
+        writer.push(&Episode::new("cpu0", minute * 60_000_000_000, 1_000)).unwrap();
+        writer.finish().unwrap();
+        path
+    };
+    let [first, second] = [file("1", Layer::Guest, 1), file("2", Layer::Guest, 2)];
+    let host = file("3", Layer::Host, 3);
+    let notes = |before: &str, after: &str| {
+        let args = ["report", "--before", before, "--after", after, "--format", "json"];
+        let json: Value = serde_json::from_slice(&done(&args)).unwrap();
+        json["recordings"][1]["notes"].to_string()
+    };
+    assert!(notes(&second, &first).contains("are the two swapped?"));
+    let of_order = notes(&first, &second);
+    assert!(!of_order.contains("swapped") && !of_order.contains("do not compare"), "{of_order}");
+    assert!(
+        notes(&first, &host).contains("it is of the host layer, and the one from before of the guest layer")
+    );
 }
 
 #[test]

@@ -38,6 +38,8 @@ fn recording(inputs: &Inputs) -> PathBuf {
 fn posted(inputs: &Inputs) -> PathBuf {
     let mut recording = exits_by_interrupts(2_000, 400);
     recording.metadata.clock = dwell_recording::Clock::Monotonic;
+    let lacks = serde_json::json!({ "left_out": ["kvm:kvm_apic"] });
+    recording.metadata.other.insert("dwell.tracing".to_owned(), lacks);
     let elsewhere = |timer: &TimerRow| timer.fired_on != timer.vcpu_on;
     let saved: BTreeSet<Option<u64>> =
         recording.rows.timers.iter().filter(|timer| elsewhere(timer)).map(|timer| timer.fired_ns).collect();
@@ -121,6 +123,8 @@ fn every_form_has_both_recordings_of_a_change() {
     {
         assert!(text.contains(words), "{words}: {text}");
     }
+    // What a recording lacks is noted beside the other one too.
+    assert!(text.contains("posted.parquet: not recorded: kvm:kvm_apic"), "{text}");
 }
 
 #[test]
