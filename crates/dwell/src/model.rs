@@ -338,6 +338,13 @@ impl Model {
                 self.version
             ));
         }
+        let is_of_kernel = matches!(here, Layer::Guest | Layer::Host);
+        if is_of_kernel && metadata.kernel.is_none() && !self.version_asked {
+            notes.push(format!(
+                "the recording does not have the kernel's release: the rule of {} is used; --kernel names another",
+                self.version
+            ));
+        }
         if here == Layer::Iothread && metadata.qemu.is_none() && !self.version_asked && self.has_parameters {
             notes.push(format!(
                 "the recording does not say which QEMU this was: {} is assumed; --qemu names the release, and \

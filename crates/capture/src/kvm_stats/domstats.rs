@@ -100,6 +100,11 @@ impl Domstats {
         }
         let (mut vms, mut names, mut notes) = (BTreeMap::new(), BTreeMap::new(), vec![]);
         for ((name, now, before), number) in both.into_iter().zip(1..) {
+            if now == before {
+                notes.push(format!(
+                    "the counters of {name} are the same in both readings: was one reading given twice, or the domain paused?"
+                ));
+            }
             // A domain has no process here.
             let id = VmId { pid: 0, fd: number };
             let counted = of_domain(name, now, before, span_ns, &mut notes)?;
@@ -169,6 +174,8 @@ mod tests {
             first.since(&second, 60_000_000_000),
             Err(DomstatsError::Decrease { domain: "win11".to_owned() })
         );
+        let same = first.since(&first, 60_000_000_000).unwrap();
+        assert!(same.notes[0].starts_with("the counters of win11 are the same in both"), "{:?}", same.notes);
         // A vCPU cannot poll for 2.25 s in 1 s.
         let error = second.since(&first, 1_000_000_000).unwrap_err();
         assert!(matches!(error, DomstatsError::TooShort { span_ns: 1_000_000_000, .. }), "{error}");

@@ -839,6 +839,50 @@ fn an_import_reports_the_time_by_which_rates_are() {
 }
 
 #[test]
+fn what_cannot_be_a_pipe_is_refused_with_a_remedy() {
+    let folder = Folder::new();
+    for command in ["info", "tune", "replay", "report"] {
+        let error = refused(&[command, "-"]);
+        assert!(
+            error.contains("cannot read a recording from stdin") && error.contains("to a file"),
+            "{error}"
+        );
+    }
+    let table = folder.write("t.csv", b"start_ns,idle_ns\n0,1000\n");
+    let error = refused(&["import", &table, "--layer", "guest", "-o", "-"]);
+    assert!(error.contains("cannot write -: this output goes to a file"), "{error}");
+}
+
+#[test]
+fn what_a_file_lacks_is_noted() {
+    let folder = Folder::new();
+    let rows: String = (0..200).map(|number| format!("{},9000\n", number * 100_000)).collect();
+    let table = folder.write("t.csv", format!("start_ns,idle_ns\n{rows}").as_bytes());
+    let file = folder.path("t.parquet").display().to_string();
+    assert!(dwell(&["import", &table, "--layer", "host", "-o", &file]).status.success());
+    let note = "the recording does not have the kernel's release";
+    assert!(stdout(&dwell(&["tune", &file])).replace('\n', " ").contains(note));
+    assert!(!stdout(&dwell(&["tune", &file, "--kernel", "6.8"])).replace('\n', " ").contains(note));
+    let root = folder.path("").display().to_string();
+    let status = dwell(&["status", "--sysroot", &root]);
+    let remark = String::from_utf8_lossy(&status.stderr).replace('\n', " ");
+    assert!(remark.contains("its journal is elsewhere or was not copied"), "{remark}");
+}
+
+#[test]
+fn a_log_without_times_has_no_span() {
+    let folder = Folder::new();
+    let log = folder.write(
+        "qemu.log",
+        b"run_poll_handlers_begin ctx 0x1 max_ns 4000 timeout -1\n\
+        run_poll_handlers_end ctx 0x1 progress 1 new timeout 0\n",
+    );
+    let output = dwell(&["import", &log, "-o", &folder.path("q.parquet").display().to_string()]);
+    let text = stdout(&output);
+    assert!(text.contains("1 episode of 1 idler, from 2 lines") && text.contains("no times"), "{text}");
+}
+
+#[test]
 fn two_readings_of_domstats_give_a_bound() {
     let [first, second] = ["11-domstats-t0.txt", "11-domstats-t60.txt"].map(field_case);
     let bound = &json(&["bound", &first, &second, "--between", "60s", "--format", "json"])[0];

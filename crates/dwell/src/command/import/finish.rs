@@ -89,10 +89,11 @@ impl Common {
     }
 
     fn words(&self, what: &str, summary: &ImportSummary, span_ns: u64) -> String {
+        let has_times = !summary.notes.iter().any(|note| note == dwell_recording::LEAST_LENGTHS_NOTE);
+        let over = if has_times { format!(" over {}", duration(span_ns as f64)) } else { String::new() };
         let mut text = output::wrapped(&format!(
-            "{}: {what} over {}, from {} lines of {} ({})",
+            "{}: {what}{over}, from {} lines of {} ({})",
             self.output.display(),
-            duration(span_ns as f64),
             count(summary.lines.into()),
             self.file.display(),
             summary.format
