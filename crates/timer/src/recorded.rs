@@ -18,6 +18,7 @@ use dwell_recording::timer::TimerRecording;
 use dwell_recording::{Metadata, TableReadError};
 use dwell_replay::check::setting_of;
 use dwell_replay::number::{duration, number_of, percent, rounded};
+use dwell_replay::tune::MIN_EPISODES;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -145,6 +146,12 @@ pub fn timers(path: &Path, question: &Question, here: &dyn Machine) -> Result<Ti
     });
     let mut notes = left_out(metadata);
     notes.extend(contradicted);
+    if advice.timers < MIN_EPISODES {
+        notes.push(format!(
+            "the recording has {}, too few to rely on the advice: record at least {MIN_EPISODES}",
+            number_of(advice.timers.into(), "timer")
+        ));
+    }
     if let Some(lost) = metadata.lost.events.filter(|lost| *lost > 0) {
         notes.push(format!("the recorder lost {}", number_of(lost.into(), "event")));
     }

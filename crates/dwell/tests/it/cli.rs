@@ -795,6 +795,8 @@ fn what_a_trace_lacks_is_said_at_import_and_later() {
             assert!(text.contains(note), "{args:?}: {text}");
         }
     }
+    let advised = stdout(&dwell(&["timer", "tune", &to]));
+    assert!(advised.contains("the recording has 5 timers, too few to rely on the advice"), "{advised}");
 }
 
 #[test]
