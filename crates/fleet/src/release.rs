@@ -15,7 +15,7 @@ pub struct Releases {
     /// Those whose rules are known.
     pub known: BTreeSet<Version>,
     /// Recordings that name none, or one whose rule is not known, and sketches of these.
-    pub without: usize,
+    pub without: Vec<String>,
 }
 
 /// What one file shows: the release, and whether the recording named it.
@@ -38,12 +38,14 @@ fn release_of(input: &Input, layer: Layer) -> (Option<Version>, bool) {
 impl Releases {
     /// Those of the files in a folder that can be opened.
     pub fn of_files(folder: &Path, recordings: &[String], layer: Layer) -> Releases {
-        let release =
-            |recording: &String| Some(release_of(&Input::open(&folder.join(recording)).ok()?, layer));
+        let release = |recording: &String| {
+            let (version, is_named) = release_of(&Input::open(&folder.join(recording)).ok()?, layer);
+            Some((version, (!is_named).then(|| recording.clone())))
+        };
         let found: Vec<_> = recordings.par_iter().filter_map(release).collect();
         Releases {
             known: found.iter().filter_map(|(version, _)| *version).collect(),
-            without: found.iter().filter(|(_, is_named)| !is_named).count(),
+            without: found.into_iter().filter_map(|(_, without)| without).collect(),
         }
     }
 

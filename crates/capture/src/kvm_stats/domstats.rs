@@ -43,6 +43,11 @@ pub enum DomstatsError {
         /// One of them.
         domain: String,
     },
+    /// A text has fewer counters than the other one.
+    #[error(
+        "the {reading} reading lacks counters of vCPU {vcpu} of {domain} that the other has: is it cut off?"
+    )]
+    Lacks { reading: &'static str, domain: String, vcpu: u32 },
     /// More was counted than the time allows.
     #[error(
         "vCPU {vcpu} of {domain} polled for {polled_ns} ns of {span_ns} ns: the readings are further apart; give the time \
@@ -128,6 +133,13 @@ fn of_domain(
         |counted: &[Option<u64>]| counted.iter().flatten().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
     let mut all = vec![];
     for (&vcpu, now) in now {
+        if let Some(before) = before.get(&vcpu) {
+            for (reading, own, other) in [("second", now, before), ("first", before, now)] {
+                if own.lacks_some_of(other) {
+                    return Err(DomstatsError::Lacks { reading, domain: domain.to_owned(), vcpu });
+                }
+            }
+        }
         let counted =
             before.get(&vcpu).map_or_else(|| now.clone(), |before| now.clone().since(before.clone()));
         let polled_ns = time(&[counted.halt_poll_success_ns, counted.halt_poll_fail_ns]);
@@ -176,6 +188,14 @@ mod tests {
         );
         let same = first.since(&first, 60_000_000_000).unwrap();
         assert!(same.notes[0].starts_with("the counters of win11 are the same in both"), "{:?}", same.notes);
+        let cut = T60.split_once("vcpu.0.halt_poll_fail_ns").unwrap().0;
+        let (cut, lacks) = (Domstats::parse(cut).unwrap(), |reading| DomstatsError::Lacks {
+            reading,
+            domain: "win11".to_owned(),
+            vcpu: 0,
+        });
+        assert_eq!(cut.since(&first, 60_000_000_000), Err(lacks("second")));
+        assert_eq!(second.since(&cut, 60_000_000_000), Err(lacks("first")));
         // A vCPU cannot poll for 2.25 s in 1 s.
         let error = second.since(&first, 1_000_000_000).unwrap_err();
         assert!(matches!(error, DomstatsError::TooShort { span_ns: 1_000_000_000, .. }), "{error}");

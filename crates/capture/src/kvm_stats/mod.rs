@@ -131,6 +131,13 @@ impl Counters {
         )
     }
 
+    /// Whether a number is not known that is known in `other`.
+    pub(crate) fn lacks_some_of(&self, other: &Counters) -> bool {
+        let (mut own, mut other) = (self.clone(), other.clone());
+        let mut numbers = own.numbers_mut().into_iter().zip(other.numbers_mut());
+        numbers.any(|((_, own), (_, other))| own.is_none() && other.is_some())
+    }
+
     /// The counters of all together; `None` without any.
     pub fn sum(all: impl IntoIterator<Item = Counters>) -> Option<Counters> {
         all.into_iter().reduce(Counters::plus)

@@ -338,7 +338,9 @@ fn the_rule_is_that_of_the_recordings() {
     let found = json(&["fleet", &path(&some, "")]);
     assert_eq!(found["version"], "6.18.0");
     assert!(notes(&found).contains("6 recordings name no release"), "{found}");
-    assert!(stderr(&plan(&some, "some")).contains("6 recordings of 12 name no release"));
+    let refusal = stderr(&plan(&some, "some"));
+    assert!(refusal.contains("6 recordings of 12 name no release"), "{refusal}");
+    assert!(refusal.contains("(first: ") && refusal.contains(".parquet); give --kernel"), "{refusal}");
     // Sketches have the rule, and the name of the release.
     let sketches = tempfile::tempdir().unwrap();
     for name in ["vm00.parquet", "vm01.parquet"] {

@@ -53,14 +53,12 @@ pub(super) fn choose(args: &Args, recordings: &[String]) -> anyhow::Result<(Vers
         });
         return Ok((newest, note));
     };
-    if found.without == 0 {
-        return Ok((version, None));
-    }
-    let without = number_of(found.without as u128, "recording");
-    let name = if found.without == 1 { "names" } else { "name" };
+    let Some(first) = found.without.first() else { return Ok((version, None)) };
+    let without = number_of(found.without.len() as u128, "recording");
+    let name = if found.without.len() == 1 { "names" } else { "name" };
     ensure!(
         !args.plans.are_wanted(),
-        "cannot write plans: {without} of {} {name} no release whose rule is known; give {option}, the release of the \
+        "cannot write plans: {without} of {} {name} no release whose rule is known (first: {first}); give {option}, the release of the \
          machines that get them",
         recordings.len()
     );
