@@ -16,6 +16,7 @@
 //! limited, by a number that does not depend on time or cores; where the limit is reached, [`Chosen::least`]
 //! is the bound that was proven.
 
+use dwell_stats::whole::whole;
 use rayon::prelude::*;
 use std::ops::AddAssign;
 
@@ -279,10 +280,9 @@ impl Search<'_> {
             return None;
         }
         let step = length * (self.total - least) as f64 / squares as f64;
-        // Saturates; any whole number is a price.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // Any whole number is a price.
         let moved = |(&price, &slope): (&u64, &i64)| {
-            let by = (step * slope.unsigned_abs() as f64).round() as u64;
+            let by = whole((step * slope.unsigned_abs() as f64).round());
             if slope > 0 { price.saturating_add(by) } else { price.saturating_sub(by) }
         };
         Some(prices.iter().zip(&slopes).map(moved).collect())

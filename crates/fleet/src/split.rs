@@ -1,6 +1,7 @@
 //! Which recordings are for choosing and which for reporting, and who gets a setting first.
 
 use dwell_stats::SplitMix64;
+use dwell_stats::whole::place;
 use std::collections::BTreeSet;
 
 /// What has no part in the choice, and is what the report is about.
@@ -61,8 +62,7 @@ impl HeldOut {
             return BTreeSet::new();
         }
         // A share of a number of VMs, rounded, and not all nor none of them.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let number = ((all.len() as f64 * share).round() as usize).clamp(1, all.len() - 1);
+        let number = place((all.len() as f64 * share).round()).clamp(1, all.len() - 1);
         shuffled(all.iter().copied()).into_iter().take(number).collect()
     }
 

@@ -8,6 +8,7 @@ use dwell_policy::{Layer, Nanos};
 use dwell_recording::newfile::{self, NewFileError};
 use dwell_recording::{Metadata, regular};
 use dwell_stats::Interval;
+use dwell_stats::whole::whole;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::io;
@@ -90,12 +91,7 @@ impl HaltCosts {
 
 /// Rounded; what is below zero is noise around it.
 fn nanos(value: f64) -> Nanos {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "saturates, and is not negative"
-    )]
-    Nanos(value.round().max(0.0) as u64)
+    Nanos(whole(value.round()))
 }
 
 /// What halts cost on a machine.

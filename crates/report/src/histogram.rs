@@ -1,4 +1,5 @@
 use dwell_replay::number;
+use dwell_stats::whole::place;
 
 /// A logarithmic histogram as text: one line for each bucket from the first to the last that holds anything, with its
 /// lower end, number, share, share of it and all before it, and a bar. After zeros, of which there may be one
@@ -39,8 +40,7 @@ pub fn histogram(buckets: &[u64]) -> String {
 fn bar(length: f64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     // At most a few hundred eighths, and never negative.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let eighths = if length > 0.0 { (length * 8.0).round().max(1.0) as usize } else { 0 };
+    let eighths = if length > 0.0 { place((length * 8.0).round().max(1.0)) } else { 0 };
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 

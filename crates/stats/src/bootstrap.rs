@@ -26,6 +26,7 @@
 
 use crate::interval::Interval;
 use crate::random::SplitMix64;
+use crate::whole::place;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// The fewest rounds from which an interval can be computed that covers the true value as often as its confidence.
@@ -105,8 +106,7 @@ impl Bootstrap {
         let drawn = self.resample(units, &statistic);
         let wider = widening(units, &statistic);
         // A whole number of resamples, at most all of them.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let tail = (drawn.len() as f64 * self.tail()) as usize;
+        let tail = place(drawn.len() as f64 * self.tail());
         let limit = |place: usize| drawn.get(place).map_or(value, |drawn| value + wider * (drawn - value));
         Some(Interval { low: limit(tail), value, high: limit(drawn.len().saturating_sub(1 + tail)) })
     }
@@ -141,8 +141,7 @@ impl Bootstrap {
         means.sort_by(f64::total_cmp);
         // The true value is in each of the gaps between the means, and beyond them, with the same probability. A whole
         // number of gaps, at most all of them.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let beyond = ((means.len() as f64 + 1.0) * self.tail()) as usize;
+        let beyond = place((means.len() as f64 + 1.0) * self.tail());
         let limits = beyond.checked_sub(1).map(|place| [means[place], means[means.len() - 1 - place]]);
         let known = |[low, high]: [f64; 2]| Interval { low: low.min(value), value, high: high.max(value) };
         Some(limits.map_or(Interval::unknown(value), known))
@@ -308,9 +307,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 fn at(drawn: &[f64], share: f64) -> f64 {
     let last = drawn.len().saturating_sub(1);
     // Between -1 and the number of resamples, which is a u32.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let index = (share * (drawn.len() as f64 + 1.0) - 1.0).round().clamp(0.0, last as f64) as usize;
-    drawn[index]
+    drawn[place((share * (drawn.len() as f64 + 1.0) - 1.0).round().clamp(0.0, last as f64))]
 }
 
 /// The median of the values, each counted as often as its weight; of an even number, the mean of the two in the middle.

@@ -1,5 +1,6 @@
 //! Lengths of time in logarithmic buckets.
 
+use crate::whole::whole;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -70,8 +71,7 @@ fn decade_bounds() -> &'static [u64] {
     BOUNDS.get_or_init(|| {
         let power = |k: i32| 10f64.powf(f64::from(k) / f64::from(PER_DECADE)).round();
         // All are positive and at most 10^19, which 64 bits hold.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let mut bounds: Vec<u64> = (0..=19 * PER_DECADE).map(|k| power(k) as u64).collect();
+        let mut bounds: Vec<u64> = (0..=19 * PER_DECADE).map(|k| whole(power(k))).collect();
         bounds.insert(0, 0);
         bounds.dedup();
         bounds
@@ -194,11 +194,8 @@ pub fn nearest_rank(q: f64, count: u64) -> u64 {
     // Products such as 0.07 × 100 are slightly above the whole number that is meant.
     let exact = q.clamp(0.0, 1.0) * count as f64;
     let near = exact.round();
-    let whole = if (exact - near).abs() < 1e-9 * count as f64 { near } else { exact.ceil() };
-    // Between 0 and `count`.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let rank = whole as u64;
-    rank.clamp(count.min(1), count)
+    let rank = if (exact - near).abs() < 1e-9 * count as f64 { near } else { exact.ceil() };
+    whole(rank).clamp(count.min(1), count)
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ pub mod row;
 pub mod schedule;
 mod student;
 pub mod warning;
+pub mod whole;
 
 pub use bootstrap::{BLOCKS, Bootstrap, Draw, MIN_ROUNDS};
 pub use campaign::{Campaign, CampaignError, DuplicateName, Environment, Progress, Trial};

@@ -1,5 +1,7 @@
 //! Random numbers that are the same in every run: for the bootstrap, and for generated workloads.
 
+use crate::whole::whole;
+
 /// SplitMix64 by Steele, Lea and Flood: 64 bits of state, another sequence for each seed.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
@@ -33,9 +35,7 @@ impl SplitMix64 {
     pub fn exponential(&mut self, mean: f64) -> u64 {
         // Above 0, at most 1.
         let share = ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-        #[allow(clippy::cast_possible_truncation)]
-        let number = (-share.ln() * mean) as u64;
-        number
+        whole(-share.ln() * mean)
     }
 }
 

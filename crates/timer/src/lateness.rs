@@ -8,6 +8,7 @@
 use dwell_policy::timer::{Advance, Delay, GuestTsc, Revision};
 use dwell_recording::Clock;
 use dwell_recording::timer::{Fire, TimerRecording};
+use dwell_stats::whole::whole;
 use dwell_stats::{Bucket, LogHistogram, Resolution};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -124,8 +125,7 @@ pub fn replay(
         }
         let mut histogram = LogHistogram::new(Resolution::Thousandth);
         // Not negative, and at most 2^63 cycles.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        late_ns.iter().for_each(|ns| histogram.add(*ns as u64));
+        late_ns.iter().for_each(|ns| histogram.add(whole(*ns)));
         Late {
             advance: words(*candidate),
             timers,

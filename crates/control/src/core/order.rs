@@ -12,6 +12,7 @@ use crate::core::sample::Episode;
 use crate::core::trust::{LIMIT, SHARE};
 use dwell_replay::{Counts, Player};
 use dwell_stats::SplitMix64;
+use dwell_stats::whole::whole;
 
 /// The correlations of the ranks of neighbours that are tried; 0 is the order in which they were drawn.
 const ALIKE: [f64; 9] = [0.0, -0.9, -0.6, -0.3, 0.3, 0.6, 0.8, 0.9, 0.97];
@@ -107,8 +108,7 @@ fn shifted(episode: Episode, skew: i32) -> Episode {
         place = if skew > 0 { place * place } else { place.sqrt() };
     }
     // Below `low`, as the place is below 1.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let above = (place * low as f64) as u64;
+    let above = whole(place * low as f64);
     Episode { idle_ns: low + above.min(low - 1), ..episode }
 }
 
@@ -122,8 +122,7 @@ fn places(number: usize, alike: f64, random: &mut SplitMix64) -> Vec<usize> {
     let series = (0..number as u64).map(|place| {
         last = alike * last + fresh * normal();
         // Within ±2^14; whole numbers are sorted faster.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let rank = ((last + f64::from(1 << 14)) * f64::from(1 << 16)) as u64;
+        let rank = whole((last + f64::from(1 << 14)) * f64::from(1 << 16));
         rank << 32 | place
     });
     let mut series: Vec<u64> = series.collect();

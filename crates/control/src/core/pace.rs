@@ -1,5 +1,6 @@
 //! When to decide, and how often to write.
 
+use dwell_stats::whole::whole;
 use std::collections::VecDeque;
 
 /// The most writes of parameters in a minute.
@@ -130,10 +131,7 @@ impl Pace {
 
 /// So much later, and no more than `most_ns`.
 fn later(now_ns: u64, wait_ns: f64, most_ns: u64) -> u64 {
-    // Saturates.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let wait_ns = wait_ns as u64;
-    now_ns.saturating_add(wait_ns.min(most_ns))
+    now_ns.saturating_add(whole(wait_ns).min(most_ns))
 }
 
 /// The writes of the last minute.

@@ -8,6 +8,7 @@
 //! old, so that a quiet idler's few episodes are kept until they are enough.
 
 use dwell_policy::Nanos;
+use dwell_stats::whole::place;
 use std::collections::VecDeque;
 
 /// One episode: its length, and how long a poll in it may last.
@@ -165,9 +166,7 @@ impl Sample {
         let mut halves = [vec![], vec![]];
         let mut second = 0;
         for period in &self.periods {
-            // Saturates; never more than there are.
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            let wanted = ((period.weight() * per_weight).ceil() as usize).min(period.kept.len());
+            let wanted = place((period.weight() * per_weight).ceil()).min(period.kept.len());
             let stretches = period.kept.len().div_ceil(STRETCH).max(1);
             let mut left = wanted;
             // The same number from each stretch that is taken, and those all over the period.

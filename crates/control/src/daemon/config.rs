@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use dwell_cli::quantity;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::regular;
+use dwell_stats::whole::whole;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt as _;
@@ -357,10 +358,7 @@ pub fn default_file() -> Option<&'static Path> {
 
 /// A share of a CPU, as the CPU time of a second.
 fn cpu_limit(text: &str) -> anyhow::Result<Nanos> {
-    // Saturates.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let limit = (share(text)? * 1e9).round() as u64;
-    Ok(Nanos(limit))
+    Ok(Nanos(whole((share(text)? * 1e9).round())))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use dwell_policy::Nanos;
 use dwell_policy::iothread::Property;
 use dwell_policy::param::Setting;
 use dwell_replay::{Counts, Span};
+use dwell_stats::whole::whole;
 use dwell_trace::pairing::PairedEpisode;
 use std::time::{Duration, Instant};
 
@@ -393,10 +394,8 @@ impl Recorded {
         // Without polls every episode sleeps, and the thread sleeps elsewhere, too.
         let sleeps_of_one = (part * probe_sleeps / episodes.max(1) as f64).max(1.0);
         // No more than there were.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let halts = ((sleeps * scale / sleeps_of_one).round() as u64).min(episodes);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let polled_ns = (cpu_ns * scale - probe_cpu_ns * part).max(0.0) as u128;
+        let halts = whole((sleeps * scale / sleeps_of_one).round()).min(episodes);
+        let polled_ns = whole(cpu_ns * scale - probe_cpu_ns * part).into();
         Counts { episodes, halts, exits: halts, polled_ns, ..Counts::default() }
     }
 }

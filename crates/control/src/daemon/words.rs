@@ -5,6 +5,7 @@ use crate::core::trust::{Apart, Lost};
 use crate::core::{Cause, Change, Measured, TOLERANCE, Veto};
 use dwell_policy::param::{Param, Setting};
 use dwell_report::{count, duration, ratio};
+use dwell_stats::whole::whole;
 
 /// What is changed: `halt_poll_ns 200000 -> 20000, …`.
 pub(super) fn difference(from: &Setting, to: &Setting) -> String {
@@ -108,8 +109,7 @@ fn in_turns(measured: &Measured) -> String {
         },
     );
     // Rates that are counted are no numbers of more than 64 bits.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let rate = |per_s: f64| count(per_s.round() as u128);
+    let rate = |per_s: f64| count(whole(per_s.round()).into());
     let rates = match (setting_per_s, reference_per_s) {
         (Some(setting), Some(reference)) => {
             format!(", at {} {units}/s instead of {}", rate(*setting), rate(*reference))

@@ -1,6 +1,7 @@
 //! Slices of the time that is watched, which show how much a saving differs from one to the next.
 
 use super::{Bill, Removal};
+use dwell_stats::whole::whole;
 use dwell_stats::{MIN_ROUNDS, student_mean};
 use std::time::Duration;
 
@@ -51,9 +52,7 @@ impl Sliced<'_> {
         let beside = if self.of_cpu { self.beside } else { Some(0.0) };
         let half = half_width(&values, &weights).zip(beside).map(|(own, beside)| own.hypot(beside));
         // At least 0 and at most twice as much.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let limits =
-            |half: f64| [1.0 - half, 1.0 + half].map(|part| (saves_ns as f64 * part).max(0.0) as u64);
+        let limits = |half: f64| [1.0 - half, 1.0 + half].map(|part| whole(saves_ns as f64 * part));
         Removal {
             what: String::new(),
             how: String::new(),
