@@ -47,7 +47,7 @@ pub(crate) struct Checks {
     every: Option<Nanos>,
     originals: Setting,
     /// The setting of trials.
-    longest: Setting,
+    pub(crate) longest: Setting,
     turns: Option<Turns>,
     /// Whether turns were over at the last decision: what is seen after the last switch is left out as well.
     over: bool,
@@ -240,11 +240,6 @@ impl Checks {
     pub(crate) fn is_to_be_verified(&self, now_ns: u64, setting: &Setting) -> bool {
         let verified_ns = self.verified_ns.get(setting);
         self.every.is_some_and(|every| verified_ns.is_none_or(|at| now_ns.saturating_sub(*at) >= every.get()))
-    }
-
-    /// The setting that polls for longest.
-    pub(crate) const fn longest(&self) -> Setting {
-        self.longest
     }
 
     /// The setting of a trial, if one is due.

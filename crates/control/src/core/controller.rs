@@ -267,7 +267,7 @@ impl Controller {
         if to.is_none() && self.waiting.is_none() && !self.mostly_halts {
             return None;
         }
-        let others = [self.checks.longest(), with_maximum(self.present, 0), self.originals()];
+        let others = [self.checks.longest, with_maximum(self.present, 0), self.originals()];
         let asked = [Some(self.present), to, self.advised].into_iter().flatten();
         let longest = if self.waits() { LONGEST_BEFORE_A_CHANGE } else { LONGEST_FOR_ADVICE };
         Some(Question::of(asked.chain(others), self.per_s, longest))
