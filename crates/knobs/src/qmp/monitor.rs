@@ -96,10 +96,6 @@ impl Monitor {
         &self.greeting
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The process that listens at the socket, as the kernel reports it; `None` if it is in another PID namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         let pid = socket_peercred(&self.stream).ok()?.pid;
