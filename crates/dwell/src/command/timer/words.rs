@@ -23,7 +23,7 @@ impl Words<'_> {
         let advice = &self.0.advice;
         let bound = advice.recorded.timer_time_ns.map_or_else(
             || "not known".to_owned(),
-            |ns| format!("{} of a CPU", percent(per_s(ns, advice) / 1e9)),
+            |ns| format!("{} of a CPU", percent(self.0.per_s(ns) / 1e9)),
         );
         let head = format!(
             "{}: {} of {} over {}, rule of Linux {}",
@@ -48,7 +48,7 @@ impl Words<'_> {
         );
         let most = format!(
             "Timers that cost no exit at all would save at most {bound} and {} exits per second.",
-            rounded(per_s(advice.recorded.timer_exits as f64, advice)),
+            rounded(self.0.per_s(advice.recorded.timer_exits as f64)),
         );
         let mut text = [
             output::wrapped(&head),
@@ -59,7 +59,7 @@ impl Words<'_> {
         ]
         .concat();
         if let Some(advances) = &self.0.advances {
-            text += &format!("\nAdvance of timers:\n{}", output::fitted(&advances_table(advances, advice)));
+            text += &format!("\nAdvance of timers:\n{}", output::fitted(&advances_table(advances, self.0)));
         }
         if !advice.fired_per_s.is_empty() {
             let cpus = advice.fired_per_s.iter().map(|(cpu, rate)| format!("CPU {cpu} {}", rounded(*rate)));
@@ -89,10 +89,10 @@ impl Words<'_> {
         }
         let advice = &self.0.advice;
         let rows = rows(advice);
-        let rate = |number: u64| Cell::Rounded(per_s(number as f64, advice));
+        let rate = |number: u64| Cell::Rounded(self.0.per_s(number as f64));
         Table::of(&rows)
             .column(Column::number("timer exits/s", "timer_exits_per_s"), |row| rate(row.1.timer_exits))
-            .column(Column::number("host time", "timer_time_share"), |row| share(row.1.timer_time_ns, advice))
+            .column(Column::number("host time", "timer_time_share"), |row| self.share(row.1.timer_time_ns))
             .column(Column::number("posted/s", "posted_per_s"), |row| rate(row.1.posted))
             .column(Column::number("exits/s", "exits_per_s").rank(3), |row| rate(row.1.exits()))
             .column(Column::number("elsewhere/s", "interrupts_elsewhere_per_s").rank(4), |row| {
@@ -114,16 +114,17 @@ impl Words<'_> {
         Table::of(reasons)
             .column(Column::text("reason", "reason"), |(_, reason, _)| reason.as_str())
             .column(Column::number("exits/s", "exits_per_s"), |(.., exits)| {
-                Cell::Rounded(per_s(exits.exits as f64, advice))
+                Cell::Rounded(self.0.per_s(exits.exits as f64))
             })
-            .column(Column::number("host time", "time_share"), |(.., exits)| share(exits.time_ns, advice))
+            .column(Column::number("host time", "time_share"), |(.., exits)| self.share(exits.time_ns))
             .column(Column::text("set-up", "setup"), |(row, ..)| row.0.as_str())
             .table()
     }
-}
 
-fn per_s(number: f64, advice: &TimerAdvice) -> f64 {
-    number * 1e9 / advice.span_ns.max(1) as f64
+    /// CPU time of the whole recording as a share of it.
+    fn share(&self, time_ns: Option<f64>) -> Cell {
+        Cell::share(time_ns.map(|ns| self.0.per_s(ns) / 1e9))
+    }
 }
 
 /// What was recorded, its bound, and the set-ups: name, cost, vCPUs for each CPU.
@@ -134,22 +135,18 @@ fn rows(advice: &TimerAdvice) -> Vec<(String, &Cost, Option<f64>)> {
     [recorded, bound].into_iter().chain(rows).collect()
 }
 
-fn share(time_ns: Option<f64>, advice: &TimerAdvice) -> Cell {
-    Cell::share(time_ns.map(|ns| per_s(ns, advice) / 1e9))
-}
-
 fn name(row: &SetupRow) -> String {
     let exits = exits_in(&row.setup.vm);
     if row.differs.is_empty() { format!("in force, replayed ({exits})") } else { row.differs.join(" + ") }
 }
 
-fn advances_table(advances: &[Late], advice: &TimerAdvice) -> Table {
+fn advances_table(advances: &[Late], timers: &Timers) -> Table {
     Table::of(advances)
         .column(Column::text("advance", "advance"), |late| late.advance.clone())
         .column(Column::number("timers", "timers"), |late| late.timers)
         .column(Column::number("late, mean", "mean_ns"), |late| Cell::Nanos(late.mean_ns))
         .column(Column::number("late, p99", "p99_ns"), |late| Cell::Nanos(late.p99_ns))
         .column(Column::number("spin, mean", "mean_spin_ns"), |late| Cell::Nanos(late.mean_spin_ns))
-        .column(Column::number("spin", "spin_share"), |late| Cell::Share(per_s(late.spin_ns, advice) / 1e9))
+        .column(Column::number("spin", "spin_share"), |late| Cell::Share(timers.per_s(late.spin_ns) / 1e9))
         .table()
 }
