@@ -67,7 +67,7 @@ pub(super) struct Common {
 }
 
 #[derive(clap::Args)]
-struct Sketched {
+struct Wanted {
     /// Write a sketch in place of the episodes
     ///
     /// A sketch takes kilobytes and has what every setting of a grid costs, for `dwell fleet`; see `dwell
@@ -75,6 +75,8 @@ struct Sketched {
     /// end.
     #[arg(long)]
     sketch: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(clap::Args)]
@@ -103,9 +105,7 @@ struct Host {
     #[arg(long)]
     without_causes: bool,
     #[command(flatten)]
-    sketched: Sketched,
-    #[command(flatten)]
-    common: Common,
+    result: Wanted,
 }
 
 #[derive(clap::Args)]
@@ -121,9 +121,7 @@ struct Guest {
     #[arg(long)]
     without_causes: bool,
     #[command(flatten)]
-    sketched: Sketched,
-    #[command(flatten)]
-    common: Common,
+    result: Wanted,
 }
 
 #[derive(clap::Args)]
@@ -145,9 +143,7 @@ struct Thread {
     #[arg(long)]
     without_causes: bool,
     #[command(flatten)]
-    sketched: Sketched,
-    #[command(flatten)]
-    common: Common,
+    result: Wanted,
 }
 
 const SOURCES: [Named<GuestSource>; 5] = [
@@ -183,25 +179,18 @@ struct Idler {
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let (target, sketched, common) = match args.whom {
-        Whom::Host(host) => (
-            Target::Host {
-                pid: host.pid,
-                exits: host.exits,
-                contention: !host.without_contention,
-                // A sketch has no place for causes.
-                causes: !host.without_causes && !host.sketched.sketch,
-            },
-            host.sketched,
-            host.common,
-        ),
-        Whom::Guest(guest) => {
-            let causes = !guest.without_causes && !guest.sketched.sketch;
-            (Target::Guest { source: guest.source, causes }, guest.sketched, guest.common)
+    // A sketch has no place for causes.
+    let causes = |without_causes: bool, wanted: &Wanted| !without_causes && !wanted.sketch;
+    let (target, Wanted { sketch, common }) = match args.whom {
+        Whom::Host(Host { pid, exits, without_contention, without_causes, result }) => {
+            let causes = causes(without_causes, &result);
+            (Target::Host { pid, exits, contention: !without_contention, causes }, result)
         }
-        Whom::Thread(thread) => {
-            let causes = !thread.without_causes && !thread.sketched.sketch;
-            (Target::Thread { pid: thread.pid, comm: thread.comm, causes }, thread.sketched, thread.common)
+        Whom::Guest(Guest { source, without_causes, result }) => {
+            (Target::Guest { source, causes: causes(without_causes, &result) }, result)
+        }
+        Whom::Thread(Thread { pid, comm, without_causes, result }) => {
+            (Target::Thread { pid, comm, causes: causes(without_causes, &result) }, result)
         }
     };
     let layer = target.layer().name();
@@ -214,7 +203,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let stop = stop::on_ctrl_c()?;
     let until = Until { duration: common.duration.map(|d| Duration::from_nanos(d.get())), stop: &stop };
     let record = |file: &Path| recorder.to_file(file, &until, &mut progress::Recording::new(until.duration));
-    let summary = if sketched.sketch {
+    let summary = if sketch {
         let beside = Beside::of(&output);
         sketch_of(&beside.0, &output, record(&beside.0)?)?
     } else {
@@ -222,7 +211,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let is_there = summary.contents.episodes > 0;
     ensure!(is_there, "cannot write {}: nothing was recorded; {}", output.display(), nothing(layer));
-    let recorded = describe(output.display().to_string(), layer, sketched.sketch, &summary);
+    let recorded = describe(output.display().to_string(), layer, sketch, &summary);
     output::result(common.format.format, &recorded, || table(&recorded), || words(&recorded))
 }
 
