@@ -186,8 +186,14 @@ impl Estimates {
             Rule::Stacked { .. } => Estimate::of(host_polls).unwrap_or(of_host_poll(after_halt)),
             _ => assumed_of.after_host_poll,
         };
-        // What runs long has more to lose: of one in Python it was 32 us, of fio 6.
-        let half_ns = Estimate::of(each.swap_remove(0).runs).map_or(0, |of| of.ns / 2);
+        let ipi = of_halts(&after_waking, After::Poll)
+            .map(|by| pooled(by.added))
+            .or_else(|| of_halts(&after_waking, After::NoState).map(AddedByHalts::interrupt))
+            .unwrap_or(ipi);
+        // What runs long has more to lose, the interrupts that it sends apart: of one in Python it was 32 us, of fio 6.
+        let runs = each.swap_remove(0).runs.into_iter();
+        let runs = runs.map(|(ns, wakes)| ns.saturating_sub(if wakes { ipi.ns } else { 0 })).collect();
+        let half_ns = Estimate::of(runs).map_or(0, |of| of.ns / 2);
         let longer_segment =
             Estimate { high_ns: half_ns.max(assumed_of.longer_segment.high_ns), ..assumed_of.longer_segment };
         let estimates = Estimates {
@@ -199,11 +205,9 @@ impl Estimates {
             },
             external_poll,
             external_halt,
-            ipi: of_halts(&after_waking, After::Poll)
-                .map(pooled)
-                .or_else(|| of_halts(&after_waking, After::NoState).map(Estimate::between_runs))
-                .unwrap_or(ipi),
-            longer_segment: of_halts(&until_waking, After::Poll).map_or(longer_segment, pooled),
+            ipi,
+            longer_segment: of_halts(&until_waking, After::Poll)
+                .map_or(longer_segment, |by| pooled(by.added)),
             hidden: assumed_of.hidden,
             after_host_poll,
         };
@@ -271,8 +275,8 @@ struct Seen {
     late: Late,
     /// Of wakeups by interrupts and timers.
     external: Late,
-    /// Lengths of segments that began with an idle time.
-    runs: Vec<u64>,
+    /// Lengths of segments that began with an idle time, and whether they wake a task.
+    runs: Vec<(u64, bool)>,
 }
 
 impl Seen {
@@ -299,7 +303,7 @@ impl Seen {
             let idled = before.idled(place);
             let way = row.idle.map(|path| path.way);
             if let Some(idled) = idled {
-                seen.runs.push(row.run_ns);
+                seen.runs.push((row.run_ns, woken_by_it[place] > 0));
                 if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
                     if woken_by_it[place] == 0 {
                         add(until_waking, row.task, After::idle(idled), row.run_ns);
@@ -341,8 +345,24 @@ const fn are_rare(polls: usize, halts: usize) -> bool {
     polls.saturating_mul(50) < halts
 }
 
+/// How much longer the segments of a task are with halts.
+#[derive(Clone, Copy)]
+struct AddedByHalts {
+    added: Estimate,
+    /// How long they are then.
+    halted: Estimate,
+}
+
+impl AddedByHalts {
+    /// An interrupt, by wakeups in another situation: at most as long as wakers run after they have woken a CPU that halted.
+    fn interrupt(self) -> Estimate {
+        let of = self.added.between_runs();
+        Estimate { high_ns: of.high_ns.min(self.halted.high_ns), ..of }
+    }
+}
+
 /// How much halts add, of the task of which the most is known. Polls may not be rare.
-fn of_halts(lengths: &Lengths<'_>, other: After) -> Option<Estimate> {
+fn of_halts(lengths: &Lengths<'_>, other: After) -> Option<AddedByHalts> {
     let both =
         lengths.iter().filter(|((_, after), _)| *after == After::Halt).filter_map(|((task, _), halted)| {
             let others = lengths.get(&(*task, other))?;
@@ -350,7 +370,8 @@ fn of_halts(lengths: &Lengths<'_>, other: After) -> Option<Estimate> {
             is_known.then_some((halted.len().min(others.len()), halted, others))
         });
     let (_, halted, others) = both.max_by_key(|(fewer, ..)| *fewer)?;
-    Some(Estimate::difference(Estimate::of(halted.clone())?, Estimate::of(others.clone())?))
+    let [halted, others] = [Estimate::of(halted.clone())?, Estimate::of(others.clone())?];
+    Some(AddedByHalts { added: Estimate::difference(halted, others), halted })
 }
 
 /// What an interrupt is assumed to cost the waker, which may be as much as wakers run after they have woken a CPU that halted: the

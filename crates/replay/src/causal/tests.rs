@@ -700,30 +700,30 @@ fn a_segment_that_follows_another_has_no_wakeup_latency() {
 }
 
 /// A CPU that is woken before it is in an idle state gets no interrupt: its wakers show what one costs others, though no CPU ever
-/// polls.
+/// polls. It is no more than they run after the wakeup, and no work that a halt could have made longer.
 #[test]
 fn the_interrupt_is_seen_where_no_cpu_polls() {
-    let recorded = |in_no_state: bool| {
+    let estimates = |in_no_state: bool, [before_ns, after_ns, interrupt_ns]: [u64; 3]| {
         let mut recorded = ping_pong(11_000, 20_000, 1_000);
         let is_without = |number: usize| in_no_state && number.is_multiple_of(20);
         for (number, row) in recorded.rows.iter_mut().enumerate() {
             row.halted = (!is_without(number)).then_some(true);
-            // The waker works for 4 us before and after the wakeup, and 3 us go into an interrupt.
-            row.run_ns = if is_without(number + 1) { 8_000 } else { 11_000 };
+            row.run_ns = before_ns + after_ns + if is_without(number + 1) { 0 } else { interrupt_ns };
             if let Cause::Task { offset_ns, .. } = &mut row.cause {
-                *offset_ns = 4_000;
+                *offset_ns = before_ns;
             }
         }
-        recorded
+        let predictor = Predictor::new(&recorded, &Rule::NEVER, &[], Calibrated::default(), None);
+        predictor.unwrap().unwrap().estimates
     };
-    let ipi = |recorded: &Segments| {
-        let predictor = Predictor::new(recorded, &Rule::NEVER, &[], Calibrated::default(), None);
-        predictor.unwrap().unwrap().estimates.ipi
-    };
-    let (without, with) = (ipi(&recorded(false)), ipi(&recorded(true)));
+    let (without, with) =
+        (estimates(false, [4_000, 4_000, 3_000]).ipi, estimates(true, [4_000, 4_000, 3_000]).ipi);
     assert_eq!((without.ns, without.seen), (5_000, 0));
     assert_eq!((with.ns, with.low_ns, with.high_ns), (3_000, 2_000, 4_500));
     assert!((90..100).contains(&with.seen), "{with:?}");
+    let Estimates { ipi, longer_segment, .. } = estimates(true, [18_000, 2_000, 12_000]);
+    assert_eq!((ipi.ns, ipi.high_ns), (12_000, 14_000));
+    assert_eq!(longer_segment.high_ns, (18_000 + 2_000) / 2);
 }
 
 /// What the recorder's own thread took of a CPU is not there when nothing records.
