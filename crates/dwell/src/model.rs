@@ -85,7 +85,11 @@ impl Whose {
     /// Reads the name of a layer.
     pub(crate) fn single(text: &str) -> Result<Whose, String> {
         let one = Layer::from_name(text).map(Whose::One);
-        one.ok_or_else(|| "give one layer: host, guest, driver or iothread; timers: `dwell timer`".to_owned())
+        one.ok_or_else(|| {
+            "give one layer: host, guest, driver or iothread; a guest and its host together: `dwell tune GUEST --host HOST`; \
+             timers: `dwell timer`"
+                .to_owned()
+        })
     }
 
     /// The layers whose rules take part, the one that idles first.

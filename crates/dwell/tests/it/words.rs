@@ -428,6 +428,7 @@ fn commands_offer_the_layers_that_they_accept() {
         let output = dwell(&[command, "--layer", "guest+host", file, GUEST], 80);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(error.contains("give one layer: host, guest, driver or iothread"), "{error}");
+        assert!(error.contains("`dwell tune GUEST --host HOST`"), "{error}");
     }
 }
 
