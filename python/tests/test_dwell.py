@@ -146,8 +146,10 @@ def test_errors_are_exceptions(recordings, tmp_path):
         dwell.read(tmp_path / "nothing.parquet")
     with pytest.raises(OSError, match="it is a directory"):
         dwell.read(tmp_path)
-    with pytest.raises(ValueError, match="not a Parquet file"):
+    with pytest.raises(ValueError, match="cut off after 14 bytes"):
         dwell.read(b"PAR1 and so on")
+    with pytest.raises(ValueError, match="not a Parquet file"):
+        dwell.read(b"a table, such as this")
     with pytest.raises(ValueError, match="no column `idle_ns`"):
         dwell.costs(pa.table({"length": [1]}))
     with pytest.raises(ValueError, match="host, guest or iothread"):
