@@ -63,6 +63,7 @@ impl OfVcpus {
         match (event.kind, ended) {
             (EventKind::VcpuWakeup { .. }, Some(episode)) => self.halt_is_over(event, episode, number),
             (EventKind::ApicAccept { apic }, _) => self.interrupt_is_accepted(event, apic),
+            (EventKind::HaltPoll { vcpu, .. }, _) => self.is_of_number(event, vcpu),
             _ => self.waking.observe(event),
         }
     }
@@ -78,13 +79,28 @@ impl OfVcpus {
         let is_new = self
             .waking
             .idled(event, episode, |wakeups| (cause(wakeups, episode.start_ns, waited), episode.halted));
-        let Some(number) = is_new.then(|| number(episode.idler)).flatten() else { return };
-        for process in [event.pid, Event::UNKNOWN_ID] {
+        if let Some(number) = is_new.then(|| number(episode.idler)).flatten() {
+            self.has_number(episode.idler, event.pid, number);
+        }
+    }
+
+    fn has_number(&mut self, idler: u32, process: i32, number: u32) {
+        for process in [process, Event::UNKNOWN_ID] {
             let same = self.numbered.entry((process, number)).or_default();
-            if !same.contains(&episode.idler) {
-                same.push(episode.idler);
+            if !same.contains(&idler) {
+                same.push(idler);
             }
         }
+    }
+
+    /// The event has the number of the vCPU that its thread runs; the thread's name may have had another one.
+    fn is_of_number(&mut self, event: &Event, number: u32) {
+        let Some(idler) = self.waking.idler(event.tid) else { return };
+        if self.numbered.get(&(event.pid, number)).is_some_and(|same| same.contains(&idler)) {
+            return;
+        }
+        self.numbered.values_mut().for_each(|same| same.retain(|other| *other != idler));
+        self.has_number(idler, event.pid, number);
     }
 }
 
@@ -225,6 +241,29 @@ mod tests {
             "{causes:?}"
         );
         assert!(causes.contains(&(8_000, by_first(6_100))), "{causes:?}");
+    }
+
+    /// Thread 11 is called vCPU 1, and KVM calls it vCPU 0: of a VM of its own, in the process of another one.
+    #[test]
+    fn the_number_that_kvm_has_counts_and_not_the_name() {
+        let waking = |named_by_kvm: bool| {
+            let vcpu = EventKind::HaltPoll { vcpu: 0, grow: true, new: 10_000, old: 0 };
+            let mut events = vec![halt(10_000, 10, 1_000, true), halt(11_000, 11, 1_000, true)];
+            events.extend(named_by_kvm.then(|| event(11_500, 11, vcpu)));
+            events.extend([
+                accept(15_000, 10, 0),
+                halt(16_000, 11, 4_000, false),
+                accept(17_000, 10, 1),
+                halt(30_000, 11, 13_000, false),
+                halt(40_000, 10, 5_000, true),
+                halt(50_000, 11, 5_000, true),
+            ]);
+            let rows = causes(&events).into_iter().filter(|row| row.0 == 1);
+            rows.map(|row| (row.1, row.3)).skip(1).collect::<Vec<_>>()
+        };
+        let by_first = |offset_ns| Cause::Task { waker: 0, offset_ns };
+        assert_eq!(waking(false), [(16_000, Cause::Unknown), (30_000, by_first(7_000))]);
+        assert_eq!(waking(true), [(16_000, by_first(5_000)), (30_000, Cause::Unknown)]);
     }
 
     proptest! {
