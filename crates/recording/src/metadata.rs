@@ -104,14 +104,17 @@ impl<O> Metadata<O> {
 
     /// When the recording ended, by the time of day \[ns since 1970\]; `None`: the recording does not say it.
     pub fn ended_unix_ns(&self) -> Option<i64> {
-        i64::try_from(self.recorded?.end_ns).ok()?.checked_add(self.realtime_offset_ns()?)
+        self.unix_ns(self.recorded?.end_ns)
+    }
+
+    /// A time of the recording's clock, by the time of day.
+    fn unix_ns(&self, ns: u64) -> Option<i64> {
+        i64::try_from(ns).ok()?.checked_add(self.realtime_offset_ns()?)
     }
 
     /// Whether it ended before the other began, by the time of day of both.
     pub fn ended_before(&self, other: &Metadata<O>) -> bool {
-        let start = other.recorded.and_then(|time| i64::try_from(time.start_ns).ok());
-        let began =
-            start.zip(other.realtime_offset_ns()).and_then(|(start, offset)| start.checked_add(offset));
+        let began = other.recorded.and_then(|time| other.unix_ns(time.start_ns));
         self.ended_unix_ns().zip(began).is_some_and(|(ended, began)| ended <= began)
     }
 

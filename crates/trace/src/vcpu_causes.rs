@@ -6,7 +6,8 @@
 //! thread of another vCPU that sends an IPI or rings a doorbell.
 //!
 //! The interrupt event has the number of the vCPU, but not its VM. It is taken to be for the vCPU of this number in the
-//! waker's process, or in any process if the waker's has none.
+//! waker's process, or in any process if the waker's has none. A vCPU has the number that `kvm:kvm_halt_poll_ns` has, and
+//! until that is seen the one in the name of its thread.
 
 use crate::event::{Event, EventKind, TracepointKind};
 use crate::pairing::{ByNumber, PairedEpisode};
@@ -63,7 +64,7 @@ impl OfVcpus {
         match (event.kind, ended) {
             (EventKind::VcpuWakeup { .. }, Some(episode)) => self.halt_is_over(event, episode, number),
             (EventKind::ApicAccept { apic }, _) => self.interrupt_is_accepted(event, apic),
-            (EventKind::HaltPoll { vcpu, .. }, _) => self.is_of_number(event, vcpu),
+            (EventKind::HaltPoll { vcpu, .. }, _) => self.number_is_seen(event, vcpu),
             _ => self.waking.observe(event),
         }
     }
@@ -80,11 +81,12 @@ impl OfVcpus {
             .waking
             .idled(event, episode, |wakeups| (cause(wakeups, episode.start_ns, waited), episode.halted));
         if let Some(number) = is_new.then(|| number(episode.idler)).flatten() {
-            self.has_number(episode.idler, event.pid, number);
+            self.add(episode.idler, event.pid, number);
         }
     }
 
-    fn has_number(&mut self, idler: u32, process: i32, number: u32) {
+    /// Adds an idler to those that are vCPUs of this number.
+    fn add(&mut self, idler: u32, process: i32, number: u32) {
         for process in [process, Event::UNKNOWN_ID] {
             let same = self.numbered.entry((process, number)).or_default();
             if !same.contains(&idler) {
@@ -94,13 +96,13 @@ impl OfVcpus {
     }
 
     /// The event has the number of the vCPU that its thread runs; the thread's name may have had another one.
-    fn is_of_number(&mut self, event: &Event, number: u32) {
+    fn number_is_seen(&mut self, event: &Event, number: u32) {
         let Some(idler) = self.waking.idler(event.tid) else { return };
         if self.numbered.get(&(event.pid, number)).is_some_and(|same| same.contains(&idler)) {
             return;
         }
         self.numbered.values_mut().for_each(|same| same.retain(|other| *other != idler));
-        self.has_number(idler, event.pid, number);
+        self.add(idler, event.pid, number);
     }
 }
 

@@ -190,7 +190,7 @@ impl Estimates {
             .map(|by| pooled(by.added))
             .or_else(|| of_halts(&after_waking, After::NoState).map(AddedByHalts::interrupt))
             .unwrap_or(ipi);
-        // What runs long has more to lose, the interrupts that it sends apart: of one in Python it was 32 us, of fio 6.
+        // Long segments have more to lose, without the interrupts that they send: of a server in Python it was 32 us, of fio 6.
         let runs = each.swap_remove(0).runs.into_iter();
         let runs = runs.map(|(ns, wakes)| ns.saturating_sub(if wakes { ipi.ns } else { 0 })).collect();
         let half_ns = Estimate::of(runs).map_or(0, |of| of.ns / 2);
@@ -349,12 +349,13 @@ const fn are_rare(polls: usize, halts: usize) -> bool {
 #[derive(Clone, Copy)]
 struct AddedByHalts {
     added: Estimate,
-    /// How long they are then.
+    /// How long they are with them.
     halted: Estimate,
 }
 
 impl AddedByHalts {
-    /// An interrupt, by wakeups in another situation: at most as long as wakers run after they have woken a CPU that halted.
+    /// The interrupt, in comparison with wakeups that needed none: at most as long as wakers run after they have woken a CPU that
+    /// halted.
     fn interrupt(self) -> Estimate {
         let of = self.added.between_runs();
         Estimate { high_ns: of.high_ns.min(self.halted.high_ns), ..of }

@@ -9,7 +9,6 @@ use std::path::Path;
 
 /// A line may have this many bytes. None of the formats comes near; what does is not text, and would fill the memory.
 const LONGEST_LINE: u64 = 1 << 20;
-/// What compressed data begins with.
 /// As many bytes as decide of compressed data, and of what it is that was compressed.
 const MAGIC: usize = 10;
 const START: usize = 4096;

@@ -98,16 +98,11 @@ impl Change<'_> {
                 text += &format!("\n{title}:\n{}", output::fitted(&table));
             }
         }
-        let lacks = |timers: &Timers| {
-            let file = &timers.file;
-            model::left_out(&timers.metadata)
-                .into_iter()
-                .map(|note| format!("{file}: {note}"))
-                .collect::<Vec<_>>()
-        };
-        let swapped = model::note_of_order(&self.before.metadata, &self.after.metadata);
-        text + &output::notes(
-            &swapped.into_iter().chain(self.each().into_iter().flat_map(lacks)).collect::<Vec<_>>(),
-        )
+        let mut notes = Vec::from_iter(model::note_of_order(&self.before.metadata, &self.after.metadata));
+        for timers in self.each() {
+            let lacks = model::left_out(&timers.metadata).into_iter();
+            notes.extend(lacks.map(|note| format!("{}: {note}", timers.file)));
+        }
+        text + &output::notes(&notes)
     }
 }
