@@ -8,13 +8,13 @@ use dwell_testing::say;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// A load for so many seconds, and what was counted in the second after them.
+/// A load for so many seconds, and what was counted in the third of a second after them.
 const PHASE: &str = "
     phase() {
         inside nap 0 $2 1000000 $3 >/dev/null & load=$!
         sleep $4
         counted $1.begun
-        sleep 1
+        sleep 0.3
         counted $1.ended
         kill $load
     }
@@ -120,7 +120,7 @@ const HOST: &str = "
         echo $3 >/run/b
         sleep $4
         kvm $1.begun
-        sleep 3
+        sleep $judged
         kvm $1.ended
         at $1
     }
@@ -137,7 +137,7 @@ const HOST: &str = "
     kvm first
     phases default 0.5 0.5
     control control
-    phases controlled 12 $judged
+    phases controlled 12 $before
     keep status.json dwell status --control --format json
     keep stop.json dwell control stop
     wait $control
@@ -167,8 +167,9 @@ fn cost_of_vm(ran: &Ran, phase: &str, vm: &str) -> f64 {
 
 /// One VM under two loads one after the other, then two VMs with one load each, under the defaults and under control.
 pub(crate) fn the_host_layer_is_controlled(test: &str) -> Result<(), String> {
-    // The loads that only the long form judges run for so many seconds before they are counted.
-    let script = format!("judged={}\n{HOST}", if crate::is_long() { 12 } else { 1 });
+    // The seconds that each load is counted, and those for which the loads that only the long form judges run before.
+    let (judged, before) = if crate::is_long() { (3, 12) } else { (1, 1) };
+    let script = format!("judged={judged}\nbefore={before}\n{HOST}");
     let job = Job {
         options: &VIRTUAL_TIME,
         cpus: 5,

@@ -30,16 +30,16 @@ impl Cycle<'_> {
         let script = format!(
             "
             {load}
-            sleep 0.3
+            sleep 0.1
             counted begun
-            sleep 0.3
+            sleep 0.1
             counted before
             keep record dwell record {layer} --duration {record} -o /out/{layer}.parquet
             keep tune.json dwell tune /out/{layer}.parquet {tune} --plan /out/plan.toml --format json
             keep apply.json dwell apply /out/plan.toml --format json
             sleep 0.2
             counted applied
-            sleep 0.3
+            sleep 0.1
             counted later
             keep status.json dwell status --format json
             {applied}
@@ -47,7 +47,7 @@ impl Cycle<'_> {
             keep revert.json dwell revert --format json
             sleep 0.2
             counted reverted
-            sleep 0.3
+            sleep 0.1
             counted ended
             keep history.json dwell status --history --format json
         "

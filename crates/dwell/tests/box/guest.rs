@@ -32,13 +32,13 @@ pub(crate) fn doctor_is_right_about_every_kernel(test: &str) -> Result<(), Strin
     let mut cause = None;
     let all = Kernel::ALL.map(|kernel| (kernel, Signature::Kvm));
     for (kernel, signature) in all.into_iter().chain([(Kernel::V6_12, Signature::Tcg)]) {
-        let duration = if kernel == Kernel::V6_1 { "2s" } else { "500ms" };
+        let duration = if kernel == Kernel::V6_1 { "2s" } else { "200ms" };
         let script = format!(
-            "{LOAD}
-            cd /sys/devices/system/cpu/cpuidle
+            "cd /sys/devices/system/cpu/cpuidle
             for file in current_driver current_governor available_governors; do cat $file >/out/$file; done
             ls -d /sys/module/haltpoll/parameters/* /sys/kernel/tracing/events/power/* >/out/files
             keep doctor.json dwell doctor --format json
+            {LOAD}
             keep record dwell record guest --without-causes --duration {duration} -o /out/guest.parquet
             kill $load
             keep tune.json dwell tune /out/guest.parquet --halt-cost 20us --format json --despite-self-check
@@ -111,9 +111,9 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     let cycle = Cycle {
         layer: "guest",
         load: "inside nap 0 150 1000000 exponential >/dev/null &",
-        record: "300ms",
+        record: "200ms",
         tune: "--halt-cost 20us",
-        verify: "--budget 5s --turn 60ms --settle 20ms",
+        verify: "--budget 3s --turn 30ms --settle 10ms",
         applied: "",
         polls: ("cpuidle", "state0/usage"),
     };
@@ -121,7 +121,7 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
 }
 
 /// Decisions to compare: the short form, and the long one with `DWELL_BOX_LONG=1`.
-const DECISIONS: [u64; 2] = [20_000, 104_000];
+const DECISIONS: [u64; 2] = [10_000, 104_000];
 
 /// The test `haltpoll` of the crate dwell-capture in a guest: BPF sees each decision of the kernel's
 /// governor, and the model gives the same.

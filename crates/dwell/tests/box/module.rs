@@ -75,10 +75,10 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
         keep doctor.json dwell doctor --format json
         # The emulator's CPUs take turns: beside the start of a program on the other one a poll loses 0.4 ms or more, and
         # the driver gives way for a thousand times as long, 0.8 s at most.
-        counters a; inside nap 0 30 100000 constant; counters b
+        counters a; inside nap 0 30 30000 constant; counters b
         inside nap 0 1000 500 constant; inside nap 0 1000 500 constant; counters c
         inside nap 0 30 100000 constant >/dev/null & load=$!
-        keep record dwell record guest --source cpu_idle --duration 3s -o /out/guest.parquet
+        keep record dwell record guest --source cpu_idle --duration 1s -o /out/guest.parquet
         kill $load
         # A poll that is under way at the write goes on; the first naps end it before the counters are read.
         echo never >$parameters/policy; inside nap 0 30 20 constant; counters d; inside nap 0 30 500 constant; counters e
@@ -128,7 +128,7 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
     assert!(found, "{doctor}");
 
     let (polled, halted) = (rise(&ran, "a", "b", "polls_successful"), rise(&ran, "a", "b", "halts"));
-    assert!(polled >= 90_000 && halted < 10_000, "gaps of 30 us: {polled} polled, {halted} halted");
+    assert!(polled >= 27_000 && halted < 3_000, "gaps of 30 us: {polled} polled, {halted} halted");
     // A look before a halt is a poll of 1 ns; what counts is the time.
     let (long, failed_ns) = (rise(&ran, "b", "c", "halts"), rise(&ran, "b", "c", "poll_fail_ns"));
     assert!(
@@ -176,7 +176,7 @@ fn is_planned_applied_and_reverted(test: &str, ran: &Ran) {
 }
 
 /// Two loads one after the other under *never* and under control, which may use more of the slow emulated CPU
-/// than it does by default: what a second of each costs by the driver's own count, and what is in force
+/// than it does by default: what each costs a second by the driver's own count, and what is in force
 /// afterwards. Then the life of a lease, see [`LEASES`].
 pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
     /// The halt cost \[us\].
@@ -186,7 +186,7 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
         phase() {
             inside nap 0 $2 1000000 constant >/dev/null & load=$!
             sleep $3
-            counters $1.begun; sleep 1; counters $1.ended
+            counters $1.begun; sleep 0.3; counters $1.ended
             kill $load
         }
         phase original.short 30 0.3
@@ -209,15 +209,15 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
         "{test}: in force after the short gaps: {}",
         ran.text("controlled").split_whitespace().collect::<Vec<_>>().join(" ")
     );
-    // What a second costs, and an episode of it [us].
+    // What a third of a second costs, and an episode of it [us].
     let cost = |phase: &str| {
         let of = |name| rise(&ran, &format!("{phase}.begun"), &format!("{phase}.ended"), name) as f64;
         let us = (of("poll_success_ns") + of("poll_fail_ns")) / 1e3 + K * of("halts");
         (us, us / of("episodes"))
     };
     for phase in ["original.short", "controlled.short", "original.long", "controlled.long"] {
-        let (second, episode) = cost(phase);
-        say!("{test}: {phase}: {:.1} % of a CPU, {episode:.1} us an episode", second / 1e4);
+        let (third, episode) = cost(phase);
+        say!("{test}: {phase}: {:.1} % of a CPU, {episode:.1} us an episode", third / 3e3);
     }
     assert_eq!(ran.text("ended"), ran.text("originals"));
     assert!(lines.contains("driver: the originals are in force again"), "{lines}");
@@ -644,15 +644,16 @@ pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// A timer that an interrupt arms while its CPU polls, and that is due after the window, fires in time: of 40 none is more
+/// A timer that an interrupt arms while its CPU polls, and that is due after the window, fires in time: of 15, or 40, none is more
 /// than ten ticks late, as without the driver. The governor menu keeps the tick before some halts, haltpoll stops it before each.
 pub(crate) fn the_idle_driver_does_not_halt_over_a_timer(test: &str) -> Result<(), String> {
     let kernel = Kernel::V6_12;
+    let trials = if crate::is_long() { 40 } else { 15 };
     let script = "
         governor=/sys/devices/system/cpu/cpuidle/current_governor
         parameters=/sys/module/dwell_idle/parameters
         # It fails when it has done its work.
-        late() { dmesg -c >/dev/null; insmod /late.ko gap_us=$2; dmesg -c | sed -n 's/.*late: late /late /p' >/out/$1; }
+        late() { dmesg -c >/dev/null; insmod /late.ko gap_us=$2 trials=$trials; dmesg -c | sed -n 's/.*late: late /late /p' >/out/$1; }
         echo menu >$governor; late menu 3000
         keep load insmod /dwell_idle.ko policy=fixed max_window_ns=20000000 halt_cost_ns=20000 wake_latency_ns=10000
         late driver_menu 3000
@@ -664,6 +665,7 @@ pub(crate) fn the_idle_driver_does_not_halt_over_a_timer(test: &str) -> Result<(
         keep unload rmmod dwell_idle
         dmesg >/out/dmesg
     ";
+    let script = &format!("trials={trials}\n{script}");
     let options = [&VIRTUAL_TIME[..], &["-device", "edu"]].concat();
     let files = vec![file(kernel)?, built(kernel, "late.ko")?];
     let limit = Duration::from_secs(1_200);
@@ -675,7 +677,7 @@ pub(crate) fn the_idle_driver_does_not_halt_over_a_timer(test: &str) -> Result<(
         say!("{test}: {arm}: {}", ran.text(arm).trim());
     }
     for arm in arms {
-        assert!(ran.text(arm).starts_with("late 0 of 40, "), "{arm}: {}", ran.text(arm));
+        assert!(ran.text(arm).starts_with(&format!("late 0 of {trials}, ")), "{arm}: {}", ran.text(arm));
     }
     Ok(())
 }

@@ -87,7 +87,9 @@ impl Debian {
         let files = PLANS.iter().map(|name| (self.plans.path().join(name), format!("files/{name}")));
         Job {
             kernel: KERNEL,
-            options: &["-accel", "tcg,thread=single"],
+            // What is translated [MiB]: more of it than this is left of the last start, and checked at every write where its code
+            // was; a start takes three times as long then.
+            options: &["-accel", "tcg,thread=single,tb-size=80"],
             cpus: 1,
             append: APPEND,
             modules: &["ext4"],

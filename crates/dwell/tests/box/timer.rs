@@ -37,8 +37,8 @@ pub(crate) fn every_timer_of_a_vcpu_is_the_models_on_newer(test: &str) -> Result
 pub(crate) fn why_has_exits_by_reason(test: &str) -> Result<(), String> {
     let script = "insmod /mod/later/kvm_amd.ko nested=0
         inside timers 1000000 1000000 >/dev/null & vm=$!
-        sleep 1
-        keep why.json dwell why $vm --duration 2s --format json
+        sleep 0.5
+        keep why.json dwell why $vm --duration 1s --format json
         kill $vm
     ";
     let job = Job {
