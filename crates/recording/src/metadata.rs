@@ -89,11 +89,18 @@ impl<O> Metadata<O> {
     /// How much of the CPU time that the guest wanted went to others, by the hypervisor's count, from 0 to 1; `None`: not
     /// known, or nothing was counted.
     pub fn stolen_share(&self) -> Option<f64> {
-        let time = self.other.get(CPU_TIME)?;
-        let [busy, steal] = ["busy", "steal"].map(|name| time.get(name)?.as_u64());
-        let (busy, steal) = (busy?, steal?);
+        let (busy, steal) = (self.cpu_time_ns("busy")?, self.stolen_ns()?);
         let wanted = busy.saturating_add(steal);
         (wanted > 0).then(|| steal as f64 / wanted as f64)
+    }
+
+    /// How much of the CPU time that the guest wanted went to others, by the hypervisor's count \[ns\]; `None`: not known.
+    pub fn stolen_ns(&self) -> Option<u64> {
+        self.cpu_time_ns("steal")
+    }
+
+    fn cpu_time_ns(&self, name: &str) -> Option<u64> {
+        self.other.get(CPU_TIME)?.get(name)?.as_u64()
     }
 
     /// By how much the time of day is ahead of the recording's clock \[ns\]; `None`: the recording does not say it.
@@ -342,7 +349,8 @@ mod tests {
         assert_eq!(of(serde_json::json!({ "busy": 0, "steal": 0 })), None);
         assert_eq!(of(serde_json::json!({ "busy": -1, "steal": 1 })), None);
         assert_eq!(of(serde_json::json!(7)), None);
-        assert_eq!(Metadata::new(Layer::Guest).stolen_share(), None);
+        let none = Metadata::new(Layer::Guest);
+        assert_eq!((none.stolen_share(), none.stolen_ns()), (None, None));
     }
 
     #[test]

@@ -174,7 +174,8 @@ impl Reader {
             let idled = self.idled(&idle_path::spans(&segments.rows))?;
             idle_path::add(&mut segments.rows, &idled);
         }
-        Ok(Some(Segments { poll_step_ns: self.poll_step_ns(), ..segments }))
+        let stolen_ns = self.metadata().stolen_ns().unwrap_or(0);
+        Ok(Some(Segments { poll_step_ns: self.poll_step_ns(), stolen_ns, ..segments }))
     }
 
     /// The episodes of a guest's CPUs that begin in these spans.
@@ -385,7 +386,9 @@ mod tests {
     /// An hour of episodes beside a second of segments was held in memory as a whole.
     #[test]
     fn episodes_outside_of_the_segments_are_not_held() {
-        let mut writer = Writer::new(Vec::new(), Metadata::new(Layer::Guest), Packing::default()).unwrap();
+        let mut metadata = Metadata::new(Layer::Guest);
+        metadata.other.insert(crate::CPU_TIME.to_owned(), serde_json::json!({ "busy": 600, "steal": 400 }));
+        let mut writer = Writer::new(Vec::new(), metadata, Packing::default()).unwrap();
         for start_ns in (0..100).map(|number| number * 10) {
             for cpu in ["cpu0", "cpu1"] {
                 writer.push(&Episode { halted: Some(false), ..Episode::new(cpu, start_ns, 2) }).unwrap();
@@ -396,9 +399,10 @@ mod tests {
             Segment { task: 0, cpu: 1, start_ns, run_ns: 5, cause, halted, idle }
         };
         let rows = vec![row(203), row(213), row(233)];
-        writer.set_segments(Segments { tasks: vec!["a/1".to_owned()], rows, poll_step_ns: 0 });
+        writer.set_segments(Segments { tasks: vec!["a/1".to_owned()], rows, ..Segments::default() });
         let reader = Reader::from_bytes("r", writer.close().unwrap().1).unwrap();
-        let rows = reader.segments().unwrap().unwrap().rows;
+        let Segments { rows, stolen_ns, .. } = reader.segments().unwrap().unwrap();
+        assert_eq!(stolen_ns, 400);
         let idle: Vec<bool> = rows.iter().map(|row| row.idle.is_some()).collect();
         assert_eq!(idle, [false, true, false], "of two episodes it is not known which");
         let idled = reader.idled(&idle_path::spans(&rows)).unwrap();

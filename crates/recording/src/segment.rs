@@ -116,6 +116,9 @@ pub struct Segments {
     /// How long the guest polls between two looks at the clock \[ns\]
     /// ([`Metadata::poll_step_ns`](crate::Metadata::poll_step_ns)); 0: not known.
     pub poll_step_ns: u64,
+    /// CPU time that the hypervisor gave to others while this was recorded \[ns\]
+    /// ([`Metadata::stolen_ns`](crate::Metadata::stolen_ns)); 0: none, or not known.
+    pub stolen_ns: u64,
 }
 
 impl Segments {
@@ -158,7 +161,7 @@ impl Segments {
             };
             rows.push(Segment { cause, ..*row });
         }
-        Segments { tasks: self.tasks.clone(), rows, poll_step_ns: self.poll_step_ns }
+        Segments { tasks: self.tasks.clone(), rows, ..*self }
     }
 
     /// Whether it is a thread of the program that recorded them, which has its name.

@@ -267,7 +267,7 @@ impl SegmentPairing {
             tasks.push(name.map_or_else(|| tid.to_string(), |name| format!("{name}/{tid}")));
         }
         *self = SegmentPairing::new(self.polling_state, std::mem::take(&mut self.names_of));
-        Segments { tasks, rows, poll_step_ns: 0 }
+        Segments { tasks, rows, ..Segments::default() }
     }
 }
 

@@ -66,7 +66,11 @@ impl Waking {
     pub(crate) fn finish(&mut self, names: &[String]) -> Segments {
         let running = (0..).zip(&mut self.idlers);
         let running = running.filter_map(|(idler, of)| Some((of.running.take()?, (idler, idler))));
-        Segments { tasks: names.to_vec(), rows: self.rows.finish(running, |place| place), poll_step_ns: 0 }
+        Segments {
+            tasks: names.to_vec(),
+            rows: self.rows.finish(running, |place| place),
+            ..Segments::default()
+        }
     }
 
     /// Takes an event that is not of one layer only.

@@ -92,5 +92,5 @@ fn segments([server, other]: &[Vec<Exchanged>; 2], clock: &Monotonic<'_>) -> Seg
         add(1, it.woke, it.halted, it.sent, next.waited);
         add(0, before.woke, before.halted, after.sent, after.waited);
     }
-    Segments { tasks: vec!["serve/0".to_owned(), "reply/1".to_owned()], rows, poll_step_ns: 0 }
+    Segments { tasks: vec!["serve/0".to_owned(), "reply/1".to_owned()], rows, ..Segments::default() }
 }

@@ -163,7 +163,7 @@ pub(crate) mod tests {
             Segment { task, cpu, start_ns, run_ns: WORK_NS, cause, halted: Some(true), idle: None }
         };
         let tasks = vec!["ping/1".to_owned(), "pong/2".to_owned()];
-        Segments { tasks, rows: (0..2_000).map(row).collect(), poll_step_ns: 0 }
+        Segments { tasks, rows: (0..2_000).map(row).collect(), ..Segments::default() }
     }
 
     fn settings() -> [Setting; 3] {

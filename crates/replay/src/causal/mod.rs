@@ -220,6 +220,8 @@ struct Cpu {
     origin_ns: u64,
     /// When the segment started \[ns\].
     begun_ns: u64,
+    /// Whether the CPU halted before it.
+    is_cold: bool,
     /// The next of the segment's wakeups, as an index into [`Program::wakeups`].
     next_wakeup: u32,
     /// Since when it idles \[ns\]; `None` before its first segment.
@@ -261,6 +263,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             running: None,
             origin_ns: 0,
             begun_ns: 0,
+            is_cold: false,
             next_wakeup: 0,
             idle_since_ns: None,
             busy_since_ns: None,
@@ -385,8 +388,9 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
         let cpu = &mut self.cpus[number as usize];
         cpu.running = Some(segment);
         cpu.begun_ns = at_ns;
-        let is_cold = idled == Some(Idled::Halted);
-        cpu.origin_ns = at_ns.saturating_add(if is_cold { self.program.constants.longer_segment } else { 0 });
+        cpu.is_cold = idled == Some(Idled::Halted);
+        let added_ns = self.program.constants.longer_segment.saturating_add(row.stolen_ns[0]);
+        cpu.origin_ns = at_ns.saturating_add(if cpu.is_cold { added_ns } else { 0 });
         cpu.next_wakeup = row.wakeups.start;
         self.schedule(number);
     }
@@ -419,6 +423,9 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             return;
         }
         let Wakeup { woken, later_ns, .. } = self.program.wakeups[cpu.next_wakeup as usize];
+        if cpu.is_cold && cpu.next_wakeup == row.wakeups.start {
+            cpu.origin_ns = cpu.origin_ns.saturating_add(row.stolen_ns[1]);
+        }
         cpu.next_wakeup += 1;
         if later_ns > 0 {
             self.events.push(at_ns.saturating_add(later_ns), Event::Wake(woken));

@@ -6,6 +6,7 @@
 //! interval of a bootstrap over blocks of the recording, and the measured error of the model. The fourth is added to them:
 //! a load may run in halts or in polls under one setting, so that it is replayed from both.
 
+use super::delays::Stolen;
 use super::estimates::{Before, Calibrated, Estimates, FEWEST};
 use super::idling::Idling;
 use super::{Constants, External, Idled, Outcome, Program, Windows};
@@ -114,6 +115,7 @@ pub struct Predictor {
     /// What the windows are at the start of a replay of the present setting: what comes closer to the recorded work.
     present_windows: Windows,
     idling: Arc<Idling>,
+    stolen: Stolen,
     leading: Vec<u32>,
     /// The constants.
     pub estimates: Estimates,
@@ -221,6 +223,7 @@ impl Predictor {
             present: *present,
             present_windows: Windows::Full,
             idling: Arc::new(idling),
+            stolen: Stolen::of(segments),
             leading: program.leading().to_vec(),
             estimates,
             recorded_per_s,
@@ -304,7 +307,7 @@ impl Predictor {
         let segments = &of.segments;
         let program =
             Program::without(segments, external, constants, &of.idled).with_idling(segments, &self.idling);
-        if has_delays { program.with_delays(segments) } else { program }
+        if has_delays { program.with_delays(segments, self.stolen) } else { program }
     }
 
     /// What the rules do in a stretch.

@@ -37,6 +37,10 @@ pub(super) struct Row {
     /// Of a leading task.
     pub(super) leads: bool,
     pub(super) run_ns: u64,
+    /// Whether its CPU halted before in the recording.
+    pub(super) halted: bool,
+    /// What the hypervisor gave to others while it ran, after a halt: up to its first wakeup of another, and from then on \[ns\].
+    pub(super) stolen_ns: [u64; 2],
     /// From runnable to running in the recording \[ns\].
     pub(super) late_ns: u64,
     /// How its CPU idled before in the recording.
@@ -257,6 +261,8 @@ impl Program {
                 cpu,
                 leads: false,
                 run_ns: row.run_ns,
+                halted: idled == Some(Idled::Halted),
+                stolen_ns: [0; 2],
                 late_ns: row.start_ns.saturating_sub(ready_ns),
                 // What ended a poll of the host says nothing of a halt.
                 idle: match row.idle {

@@ -238,7 +238,7 @@ fn guest_and_host(inputs: &Inputs) -> ([String; 2], [u64; 2]) {
     }
     // The last one is not woken within the recording.
     let [client, server] = ["client/101", "server/102"].map(str::to_owned);
-    guest.set_segments(Segments { tasks: vec![client, server], rows, poll_step_ns: 0 });
+    guest.set_segments(Segments { tasks: vec![client, server], rows, ..Segments::default() });
     guest.finish().unwrap();
     host.finish().unwrap();
     (files, counts)
