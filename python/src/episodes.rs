@@ -96,7 +96,12 @@ pub(crate) fn column(batch: &RecordBatch, names: &[&str], to: &DataType) -> PyRe
         DataType::Timestamp(_, _) => cast(array, &DataType::Timestamp(TimeUnit::Nanosecond, None))?,
         _ => Arc::clone(array),
     };
-    cast(&array, to).map(Some)
+    let found = cast(&array, to)?;
+    // A fraction would be cut off.
+    if array.data_type().is_floating() && cast(&found, array.data_type())?.to_data() != array.to_data() {
+        return Err(refused(format!("column `{name}` has fractions: write whole nanoseconds")));
+    }
+    Ok(Some(found))
 }
 
 /// A column that must be there.

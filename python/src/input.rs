@@ -115,12 +115,10 @@ fn add_episodes(
     let latencies = optional(&["wake_latency_ns"], &DataType::UInt64)?;
     let alone = optional(&["alone_ns"], &DataType::UInt64)?;
     // Of the other columns null is what is not known.
-    let whole = [("idle_ns", Some(&idle)), ("recording", names.as_ref()), ("idler", idlers.as_ref())];
-    for (name, array) in whole.into_iter().chain([("start_ns", starts.as_ref())]) {
-        if let Some(at) = array.and_then(|array| (0..array.len()).find(|&at| array.is_null(at))) {
-            return Err(refused(format!("`{name}` of row {at} is null")));
-        }
-    }
+    all_known("idle_ns", Some(&idle))?;
+    all_known("recording", names.as_ref())?;
+    all_known("idler", idlers.as_ref())?;
+    all_known("start_ns", starts.as_ref())?;
     for at in 0..batch.num_rows() {
         let idle_ns = idle.as_primitive::<UInt64Type>().value(at);
         let name = text(&names, at, ALONE);
@@ -147,11 +145,17 @@ fn add_episodes(
     Ok(())
 }
 
+fn all_known(name: &str, array: Option<&ArrayRef>) -> PyResult<()> {
+    let null = array.and_then(|array| (0..array.len()).find(|&at| array.is_null(at)));
+    null.map_or(Ok(()), |at| Err(refused(format!("`{name}` of row {at} is null"))))
+}
+
 /// Each idle time of a table.
 pub(crate) fn idle_times(batches: impl RecordBatchReader, see: &mut dyn FnMut(u64)) -> PyResult<()> {
     for batch in batches {
         let idle = needed(&batch.map_err(wrong)?, &["idle_ns"], &DataType::UInt64)?;
-        idle.as_primitive::<UInt64Type>().iter().flatten().for_each(&mut *see);
+        all_known("idle_ns", Some(&idle))?;
+        idle.as_primitive::<UInt64Type>().values().iter().copied().for_each(&mut *see);
     }
     Ok(())
 }

@@ -73,6 +73,9 @@ fn all_settings(layer: &str, version: Option<&str>, grid: &str) -> PyResult<Vec<
 /// The longest that a halt and its wakeup can take \[ns\], as of the program; more is a unit that was mistaken.
 const LONGEST_HALT_NS: u64 = 10_000_000;
 
+/// The most settings to choose, as of the program.
+const MOST_SETTINGS: usize = 100;
+
 fn halt(name: &str, ns: u64) -> PyResult<Nanos> {
     let known = (ns <= LONGEST_HALT_NS).then_some(Nanos(ns));
     known.ok_or_else(|| refused(format!("{name} = {ns}: no halt takes more than 10 ms; write nanoseconds")))
@@ -195,7 +198,16 @@ fn rollout(
 ) -> PyResult<String> {
     let settings = all_settings(layer, version, grid)?;
     let held_out = HeldOut::parse(held_out).map_err(|why| refused(format!("held_out: {why}")))?;
+    if let Some(number) = numbers.iter().find(|number| !(1..=MOST_SETTINGS).contains(*number)) {
+        return Err(refused(format!("numbers: {number}: write numbers from 1 to {MOST_SETTINGS}")));
+    }
     let reader = costs.into_reader()?;
+    // Engines may have lost it.
+    if reader.schema().metadata().get(output::SETTINGS).is_some_and(|of| *of != output::texts(&settings)) {
+        return Err(refused(
+            "the costs are those of other settings: give the layer, the version and the grid that `costs` was given",
+        ));
+    }
     wait_for(py, move |_| {
         let mut rows: Vec<Row> = input::costs(reader)?;
         if let Some(classes) = classes {

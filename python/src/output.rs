@@ -5,12 +5,22 @@ use arrow_array::builder::{Int64Builder, ListBuilder};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use dwell_fleet::{Costs, FIELDS, Question, Row};
+use dwell_policy::param::Setting;
 use dwell_recording::table::Kind;
 use dwell_stats::LogHistogram;
 use pyo3::PyResult;
 use pyo3_arrow::PyRecordBatch;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// The key of a schema's metadata with the settings whose costs a table has.
+pub(crate) const SETTINGS: &str = "dwell.settings";
+
+/// Settings as a JSON list of texts.
+pub(crate) fn texts(settings: &[Setting]) -> String {
+    let texts: Vec<String> = settings.iter().map(ToString::to_string).collect();
+    serde_json::Value::from(texts).to_string()
+}
 
 /// The costs, with the columns of `dwell fleet -o`.
 pub(crate) fn costs(question: &Question, rows: &[Row]) -> PyResult<PyRecordBatch> {
@@ -58,9 +68,8 @@ pub(crate) fn costs(question: &Question, rows: &[Row]) -> PyResult<PyRecordBatch
         Arc::new(lists.finish()),
         Arc::new(rows.iter().map(|row| row.costs.as_ref().err()).collect::<StringArray>()),
     ];
-    let settings: Vec<String> = question.settings.iter().map(ToString::to_string).collect();
     let metadata = HashMap::from([
-        ("dwell.settings".to_owned(), serde_json::Value::from(settings).to_string()),
+        (SETTINGS.to_owned(), texts(&question.settings)),
         ("dwell.halt_cost_ns".to_owned(), question.halt_cost.get().to_string()),
     ]);
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));

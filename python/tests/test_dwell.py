@@ -160,8 +160,21 @@ def test_errors_are_exceptions(recordings, tmp_path):
         dwell.settings(grid="finest")
     with pytest.raises(ValueError, match="not a share"):
         dwell.rollout(dwell.costs(pa.table({"idle_ns": [1]})), held_out="200%")
+    one = pa.record_batch(dwell.costs(pa.table({"idle_ns": [1]}), version="6.6"))
+    # Of as many settings, but others; without what the table says of them, only their number is known.
+    with pytest.raises(ValueError, match="those of other settings"):
+        dwell.rollout(one, held_out="0")
+    assert dwell.rollout(one, held_out="0", version="6.6")["vms_reported_on"] == 1
     with pytest.raises(ValueError, match="has costs of"):
-        dwell.rollout(dwell.costs(pa.table({"idle_ns": [1]})), layer="guest", grid="fine")
+        dwell.rollout(one.replace_schema_metadata(None), layer="guest", grid="fine")
+    for number in [0, 101]:
+        with pytest.raises(ValueError, match="numbers from 1 to 100"):
+            dwell.rollout(one, [number], held_out="0", version="6.6")
+    for column in ["idle_ns", "start_ns"]:
+        with pytest.raises(ValueError, match=f"column `{column}` has fractions"):
+            dwell.costs(pa.table({"idle_ns": [1.0], column: [1.5]}))
+    with pytest.raises(ValueError, match="`idle_ns` of row 1 is null"):
+        dwell.histogram(pa.table({"idle_ns": [1, None]}))
     with pytest.raises(OverflowError):
         dwell.costs(pa.table({"idle_ns": [1]}), -1)
     with pytest.raises(ValueError, match="cannot read column `idle_ns`: .*-3"):

@@ -173,9 +173,10 @@ def rollout(
     """The settings of least total cost over many VMs: the reduce of a study, the object of ``dwell fleet --format json``.
 
     ``costs`` has the rows of ``costs()`` in any order; ``layer``, ``version`` and ``grid`` are those given to it.
-    ``numbers`` is how many settings to choose. ``held_out`` has no part in the choice and is reported on: a share of the VMs
+    ``numbers`` is how many settings to choose, each from 1 to 100. ``held_out`` has no part in the choice and is reported on: a share of the VMs
     such as ``50%``, a folder in the paths of the recordings, or ``0``. ``classes`` are the classes of VMs, in place of the
-    column ``class``; all VMs of a class get one setting.
+    column ``class``; all VMs of a class get one setting. Costs that are those of other settings, by the metadata that ``costs()``
+    gives the table, are refused.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"recording": ["a", "b"] * 100, "idle_ns": [5_000, 900_000] * 100})
@@ -196,7 +197,10 @@ def tune(
     version: str | None = None,
     min_gain: float = 0.005,
 ) -> dict[str, Any]:
-    """Advice on one recording, from a file or from its bytes: the object of ``dwell tune --format json``.
+    """Advice on one recording, from a file or from its bytes: as in the object of ``dwell tune --format json``.
+
+    What that object has of the recording and of the machine is left out: ``file``, ``layer``, ``version``, ``episodes``,
+    ``idlers``, where costs and latencies come from, ``self_check``, ``notes`` and ``lines``; ``front`` is ``None``.
 
     ``verdict`` is ``change`` or the reason to leave the present setting, ``advice`` a sentence, and ``rows`` have the
     policies that were compared. ``layer`` and ``version`` are by default those of the recording, and ``min_gain`` is the
