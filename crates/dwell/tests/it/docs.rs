@@ -319,6 +319,25 @@ fn the_cases_of_the_models_are_counted() {
     }
 }
 
+/// What the pages show of advice on a bundled recording, abridged, is what the program prints.
+#[test]
+fn the_advice_that_is_shown_is_what_is_printed() {
+    for page in ["README.md", "docs/src/tuning.md"] {
+        let command = between(page, "$ dwell tune ", " …");
+        let printed = std::process::Command::new(env!("CARGO_BIN_EXE_dwell"))
+            .arg("tune")
+            .args(command.split(' '))
+            .current_dir(root())
+            .output()
+            .expect("the program runs");
+        let printed = String::from_utf8(printed.stdout).expect("text");
+        let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in between(page, "Advice: ", " … ```").split(" … ") {
+            assert!(printed.contains(part), "{page}: `dwell tune {command}` does not print: {part}");
+        }
+    }
+}
+
 #[test]
 fn every_page_is_in_the_summary() {
     let summary = root().join("docs/src/SUMMARY.md");
