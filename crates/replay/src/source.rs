@@ -171,6 +171,17 @@ impl Span {
         }
     }
 
+    /// The whole time of two parts, the first of which has ended by `to_ns` and the second begun from `from_ns` on: a few rows
+    /// may be out of the order of time, and a long idle time is in both.
+    fn parted(first: Span, second: Span, (from_ns, to_ns): (u64, u64)) -> [Span; 2] {
+        let (Some((a, a_end)), Some((b, b_end))) = (first.limits, second.limits) else {
+            return [first, second];
+        };
+        let (start_ns, end_ns) = (a.min(b), a_end.max(b_end));
+        let limits = [(start_ns, a_end.min(to_ns).max(start_ns)), (b.max(from_ns).min(end_ns), end_ns)];
+        limits.map(|limits| Span { limits: Some(limits) })
+    }
+
     /// Its length \[ns\]; 0 where there was no episode.
     pub fn ns(&self) -> u64 {
         self.limits.map_or(0, |(first, last)| last - first)
@@ -230,8 +241,7 @@ pub trait Source: Sync {
     /// Number of episodes; a row is an episode, in the order of the file.
     fn episodes(&self) -> u64;
 
-    /// How many episodes of the second of two parts end before the mean start of the first, so that the parts are not two
-    /// times; once all were visited in two parts.
+    /// How many episodes of two parts are in the time of the other one; once all were visited in two parts.
     fn out_of_time(&self) -> u64 {
         0
     }
@@ -505,9 +515,9 @@ impl Source for RecordingSource {
         let is_whole = cuts.first() == Some(&0) && cuts.last().is_some_and(|&end| end >= self.episodes());
         let mut ends = Some(Ends::default()).filter(|_| is_whole && self.overlapping.get().is_none());
         let (mut overlapping, tolerance_ns) = (0, self.reader.metadata().overlap_tolerance_ns());
-        let are_two = is_whole && parts.len() == 2 && self.out_of_time.get().is_none();
-        let first_end = are_two.then(|| parts[0].end);
-        let (mut sum_ns, mut out_of_time) = (0u128, 0);
+        let are_two = is_whole && parts.len() == 2;
+        let border = if are_two { self.border(parts[0].end)? } else { None };
+        let mut out_of_time = 0;
         self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
             if let Some(ends) = &mut ends {
                 overlapping += (0..chunk.rows)
@@ -517,15 +527,17 @@ impl Source for RecordingSource {
                     })
                     .count() as u64;
             }
-            if let Some(end) = first_end {
-                let rows_before = end.clamp(rows.start, rows.end) - rows.start;
-                let (before, after) =
-                    chunk.start_ns[..chunk.rows].split_at(usize::try_from(rows_before).unwrap_or(usize::MAX));
-                sum_ns += before.iter().map(|&start_ns| u128::from(start_ns)).sum::<u128>();
-                let mean_ns = sum_ns / u128::from(end.max(1));
-                let lengths = &chunk.idle_ns[before.len()..];
-                let end_ns = |(&start_ns, &idle_ns)| u128::from(start_ns) + u128::from(idle_ns);
-                out_of_time += after.iter().zip(lengths).filter(|&row| end_ns(row) < mean_ns).count() as u64;
+            if let Some((from_ns, to_ns)) = border {
+                let is_out = |&row: &usize| {
+                    let start_ns = chunk.start_ns[row];
+                    let is_first = rows.start + (row as u64) < parts[0].end;
+                    if is_first {
+                        start_ns >= to_ns
+                    } else {
+                        start_ns.saturating_add(chunk.idle_ns[row]) <= from_ns
+                    }
+                };
+                out_of_time += (0..chunk.rows).filter(is_out).count() as u64;
             }
             for (number, part) in parts.iter().enumerate() {
                 let wanted = rows.start.max(part.start)..rows.end.min(part.end);
@@ -542,8 +554,9 @@ impl Source for RecordingSource {
                 }
             }
         })?;
-        if first_end.is_some() {
+        if let (Some(border), [first, second]) = (border, &mut spans[..]) {
             let _ = self.out_of_time.set(out_of_time);
+            [*first, *second] = Span::parted(*first, *second, border);
         }
         if ends.is_some() {
             let _ = self.overlapping.set(overlapping);
@@ -552,7 +565,29 @@ impl Source for RecordingSource {
     }
 }
 
+/// So many rows before and after the first one of the second part show when that part begins.
+const NEAR: u64 = 32;
+
 impl RecordingSource {
+    /// When the rows before this one end and those from it on begin, as the medians of its neighbours have it: the
+    /// second is begun from the first time on, and the first has ended by the second. `None` at either end.
+    fn border(&self, row: u64) -> Result<Option<(u64, u64)>, ReadError> {
+        let near = row.saturating_sub(NEAR)..self.episodes().min(row.saturating_add(NEAR));
+        let (mut starts, mut ends) = (vec![], vec![]);
+        self.read_ahead(std::slice::from_ref(&near), Columns::START_NS | Columns::IDLE_NS, |rows, chunk| {
+            let at = |row: u64| usize::try_from(row - rows.start).unwrap_or(usize::MAX);
+            for row in at(rows.start.max(near.start))..at(rows.end.min(near.end)) {
+                starts.push(chunk.start_ns[row]);
+                ends.push(chunk.start_ns[row].saturating_add(chunk.idle_ns[row]));
+            }
+        })?;
+        starts.sort_unstable();
+        ends.sort_unstable();
+        let before = usize::try_from(row.saturating_sub(near.start)).unwrap_or(usize::MAX);
+        let last_end = before.checked_sub(1).and_then(|last| ends.get(last));
+        Ok(starts.get(before).copied().zip(last_end.copied()))
+    }
+
     /// Hands over the row groups that hold some of `parts`, in order, with the rows that they are; one thread decodes
     /// the next while the caller works through this one.
     fn read_ahead(

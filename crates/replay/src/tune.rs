@@ -42,7 +42,7 @@ pub struct Task<'a> {
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// One row of the second half in so many may be earlier than the mean of the first.
+/// One row in so many may be in the time of the other half.
 const MOST_OUT_OF_TIME: u64 = 16;
 
 /// Why there is no advice.
@@ -66,14 +66,14 @@ pub enum TuneError {
     },
     /// The rows of each half are those of some idlers, not of half the time.
     #[error(
-        "the rows are not in the order of time: {number} of the {second} of the second half are earlier than the mean of \
-         the first, so that one cannot be chosen on and the other judged on; sort them by start_ns"
+        "the rows are not in the order of time: {number} of {episodes} are in one half and of the time of the other, so that \
+         one cannot be chosen on and the other judged on; sort them by start_ns"
     )]
     OutOfTime {
-        /// Rows of the second half that are so early.
+        /// Rows in the wrong half.
         number: u64,
-        /// All rows of the second half.
-        second: u64,
+        /// All rows.
+        episodes: u64,
     },
     /// The states of all settings of all idlers would take too much memory.
     #[error(
@@ -147,8 +147,8 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     }
     let search = Search::run(task, &halves)?;
     let out_of_time = task.source.out_of_time();
-    if out_of_time > second / MOST_OUT_OF_TIME {
-        return Err(TuneError::OutOfTime { number: out_of_time, second });
+    if out_of_time > episodes / MOST_OUT_OF_TIME {
+        return Err(TuneError::OutOfTime { number: out_of_time, episodes });
     }
     let mut span = search.fitted_span;
     span.extend(search.judged_span);

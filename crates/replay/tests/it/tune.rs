@@ -262,7 +262,52 @@ fn halves_that_are_of_other_idlers_are_refused() {
     };
     assert!(advise(false).is_ok());
     match advise(true) {
-        Err(TuneError::OutOfTime { number: 499, second: 1_000 }) => {}
+        Err(TuneError::OutOfTime { number: 1_934.., episodes: 2_000 }) => {}
         other => panic!("{other:?}"),
     }
+}
+
+/// Advice on the episodes of a file \[ns\], in this order.
+fn advise_on_rows(rows: &[(String, u64, u64)]) -> Result<Advice, TuneError> {
+    let mut writer = Writer::new(vec![], Metadata::new(Layer::Host), Packing::default()).unwrap();
+    for (idler, start_ns, idle_ns) in rows {
+        writer.push(&Episode::new(idler.as_str(), *start_ns, *idle_ns)).unwrap();
+    }
+    let reader = Reader::from_bytes("memory", writer.close().unwrap().1).unwrap();
+    let present = Setting::defaults(Layer::Host, Version::new(6, 18));
+    advise_on(&RecordingSource::new(reader, false), Goal::LeastCost, present)
+}
+
+/// One idler has nearly all episodes of 400 ms, and 50 others idle for most of that time, wherever their rows are.
+#[test]
+fn rows_out_of_the_order_of_time_do_not_change_how_long_the_halves_are() {
+    let busy: Vec<_> = (0..4_000).map(|at| ("busy".to_owned(), at * 100_000, 60_000)).collect();
+    let still: Vec<_> = (0..50).map(|idler| (format!("still{idler}"), 5, 300_000_000)).collect();
+    let [first, last] = [[still.clone(), busy.clone()].concat(), [busy, still].concat()];
+    let mut by_start = first.clone();
+    by_start.sort_by_key(|row| row.1);
+    let mut by_end = first.clone();
+    by_end.sort_by_key(|row| row.1 + row.2);
+    for rows in [first, last, by_start, by_end] {
+        let advice = advise_on_rows(&rows).unwrap();
+        for half_ns in [advice.fitted_span_ns, advice.judged_span_ns] {
+            assert!((195_000_000..=205_000_000).contains(&half_ns), "{half_ns}: {:?}", rows[0]);
+        }
+    }
+}
+
+/// Each of 1,000 idlers begins a little later than the one before it.
+#[test]
+fn halves_of_many_idlers_one_after_the_other_are_refused() {
+    let rows: Vec<_> = (0..1_000)
+        .flat_map(|idler| {
+            (0..20u64).map(move |at| (format!("vcpu{idler}"), idler * 1_000 + at * 80_000, 60_000))
+        })
+        .collect();
+    let found = advise_on_rows(&rows);
+    assert!(matches!(found, Err(TuneError::OutOfTime { episodes: 20_000, .. })), "{:?}", found.is_ok());
+    let mut sorted = rows;
+    sorted.sort_by_key(|row| row.1);
+    let advice = advise_on_rows(&sorted).unwrap();
+    assert!((2_519_000 - 60_000..2_650_000).contains(&(advice.fitted_span_ns + advice.judged_span_ns)));
 }
