@@ -7,6 +7,7 @@ use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{LONGEST_TIME_NS, OpenError, ReadError, Reader};
 use dwell_replay::check::{self, self_check};
+use dwell_replay::number::{duration, number_of};
 use dwell_replay::{
     Batch, Counts, RecordingSource, ReplayError, Replayed, Rule, Source, Values, grid, longest_idle_ns,
     replay_and_see,
@@ -102,11 +103,17 @@ pub enum Unusable {
     #[error("it has only lower bounds of idle times")]
     LeastLengths,
     /// The time recorded cannot be.
-    #[error("absurd: it claims {span_ns} ns from its first start to its last end, which is more than a year")]
+    #[error(
+        "absurd: it claims {} from its first start to its last end, which is more than a year",
+        duration(*.span_ns as f64)
+    )]
     TooLong { span_ns: u64 },
     /// Idlers cannot idle longer than they were recorded.
     #[error(
-        "absurd: its idle times add up to {idle_ns} ns, and {idlers} idlers were recorded for {span_ns} ns each"
+        "absurd: its idle times add up to {}, and it has {} recorded for {} each",
+        duration(*.idle_ns as f64),
+        number_of((*.idlers).into(), "idler"),
+        duration(*.span_ns as f64)
     )]
     TooIdle {
         /// The sum of all idle times.

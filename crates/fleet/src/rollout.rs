@@ -385,7 +385,9 @@ fn choice(
     let saved = |(cost, _): &(&VmCost, &Vm<'_>)| cost.today_ns as f64 - cost.chosen_ns as f64;
     let interval = given.filter(|_| today_ns > 0).and_then(|_| {
         let saved: Vec<f64> = vms.iter().map(saved).collect();
-        Some(Bootstrap::RECORDING.paired(&saved)?.map(|mean| mean * vms.len() as f64 / today_ns as f64))
+        // No more than all can be saved.
+        let share = |mean: f64| (mean * vms.len() as f64 / today_ns as f64).min(1.0);
+        Some(Bootstrap::RECORDING.paired(&saved)?.map(share))
     });
     Choice {
         choice: name.to_owned(),
@@ -595,6 +597,19 @@ mod tests {
         let many = found(60);
         assert!(many.low > 0.03 && many.low < many.value && many.high < 0.08, "{many:?}");
         assert_eq!(found(5).limits(), None);
+    }
+
+    #[test]
+    fn no_gain_is_more_than_all_that_today_costs() {
+        // One VM has nearly all of it.
+        let vm = |vm: u64| {
+            let today_ns = if vm == 0 { 10_000 } else { 100 };
+            row(&format!("vm{vm}.parquet"), None, &[today_ns / 10, today_ns])
+        };
+        let rows: Vec<Row> = (0..10).map(vm).collect();
+        let found = rollout(&rows, &settings(2), &[1], &HeldOut::Nothing).unwrap();
+        let gain = find(&found, "1 setting", None).gain_interval.unwrap();
+        assert!(gain.low < gain.value && gain.value < gain.high && gain.high <= 1.0, "{gain:?}");
     }
 
     #[test]
