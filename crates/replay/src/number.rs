@@ -7,7 +7,7 @@ pub fn duration(ns: f64) -> String {
         let minutes = (ns / 60e9).round();
         let hours = (minutes / 60.0).floor();
         return if hours > 0.0 {
-            format!("{hours} h {} min", minutes - hours * 60.0)
+            format!("{} h {} min", rounded(hours), minutes - hours * 60.0)
         } else {
             format!("{minutes} min")
         };
@@ -26,6 +26,9 @@ pub fn duration(ns: f64) -> String {
 /// Three significant digits, no exponent, and no sign of nothing.
 fn significant(value: f64) -> String {
     let magnitude = value.abs();
+    if magnitude >= 999.5 {
+        return rounded(value);
+    }
     let digits = match magnitude {
         m if m >= 99.95 => 0,
         m if m >= 9.995 => 1,
@@ -94,6 +97,7 @@ mod tests {
             (599e9, "599 s"),
             (7_380e9, "2 h 3 min"),
             (660e9, "11 min"),
+            (7_200_000e9, "2,000 h 0 min"),
         ] {
             assert_eq!(duration(ns), text);
         }
@@ -117,5 +121,8 @@ mod tests {
         assert_eq!(percent(0.0002), "0.02 %");
         assert_eq!(ratio(1.0849), "1.08");
         assert_eq!(ratio(9.999), "10.0");
+        assert_eq!(ratio(999.6), "1,000");
+        assert_eq!(percent(28.83), "2,883 %");
+        assert_eq!(percent(-28.83), "-2,883 %");
     }
 }
