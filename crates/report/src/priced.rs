@@ -25,10 +25,10 @@ pub fn columns<'a, T: Copy>(table: Rows<T>, exits: bool, of: impl Fn(T) -> &'a P
             Cell::Nanos(of(row).mean_added_latency_ns)
         })
         .column(Column::number("p99 latency", "p99_added_latency_ns").rank(5), |row| {
-            Cell::Nanos(of(row).p99_added_latency_ns as f64)
+            Cell::Time(of(row).p99_added_latency_ns.into())
         })
         .column(Column::number("cost", "cost_share"), |row| Cell::Share(of(row).cost_share()))
-        .column(Column::number("total cost", "cost_ns").rank(8), |row| Cell::Nanos(of(row).cost_ns as f64))
+        .column(Column::number("total cost", "cost_ns").rank(8), |row| Cell::Time(of(row).cost_ns))
         .column(Column::number("/optimum", "cost_over_optimum").rank(2), |row| {
             Cell::ratio(of(row).cost_over_optimum)
         })

@@ -46,6 +46,8 @@ pub enum Cell {
     Count(u128),
     /// A span of time \[ns\].
     Nanos(f64),
+    /// A sum of whole nanoseconds, of which programs get all digits.
+    Time(u128),
     /// A share of one, shown in percent.
     Share(f64),
     /// A ratio or a rate.
@@ -72,6 +74,7 @@ impl Cell {
             Cell::Text(text) => harmless::cell(text),
             Cell::Count(number) => number::count(*number),
             Cell::Nanos(ns) => number::duration(*ns),
+            Cell::Time(ns) => number::duration(*ns as f64),
             Cell::Share(share) => number::percent(*share),
             Cell::Ratio(ratio) => number::ratio(*ratio),
             Cell::Rounded(number) => number::rounded(*number),
@@ -82,7 +85,7 @@ impl Cell {
     fn for_programs(&self) -> String {
         match self {
             Cell::Text(text) => harmless::csv(text),
-            Cell::Count(number) => number.to_string(),
+            Cell::Count(number) | Cell::Time(number) => number.to_string(),
             Cell::Nanos(value) | Cell::Share(value) | Cell::Ratio(value) | Cell::Rounded(value) => {
                 value.to_string()
             }

@@ -66,7 +66,7 @@ fn timers(reader: &TimerReader, args: &Args) -> Outcome {
             }
         }
     }
-    let rate = |number: u64| (span_ns > 0).then(|| Cell::Rounded(number as f64 / span_ns as f64 * 1e9));
+    let rate = |number: u64| (span_ns > 0).then(|| Cell::Rounded(number as f64 / (span_ns as f64 / 1e9)));
     let table = || {
         Table::of(&contents.vcpus)
             .column(Column::text("vCPU", "vcpu"), |vcpu| vcpu.name.as_str())
@@ -167,7 +167,7 @@ pub(crate) fn table(summary: &Summary) -> Table {
     let has_times = !summary.metadata.has_least_lengths();
     let rate = |stats: &Stats, idler: Option<&IdlerSummary>| {
         let ns = idler.filter(|_| has_times).map(|idler| idler.span_ns).filter(|&ns| ns > 0)?;
-        Some(Cell::Rounded(stats.episodes as f64 / ns as f64 * 1e9))
+        Some(Cell::Rounded(stats.episodes as f64 / (ns as f64 / 1e9)))
     };
     let share = |part: u64, all: u64| Cell::share((all > 0).then(|| part as f64 / all as f64));
     Table::of(all.into_iter().chain(idlers))
@@ -177,14 +177,18 @@ pub(crate) fn table(summary: &Summary) -> Table {
         .column(Column::number("idle", "idle_share").rank(1), |(.., idler)| {
             Cell::share(idler.filter(|_| has_times).and_then(IdlerSummary::idle_share))
         })
-        .column(Column::number("min", "min_ns").rank(8), |(_, stats, _)| nanos(stats, stats.min_ns as f64))
+        .column(Column::number("min", "min_ns").rank(8), |(_, stats, _)| {
+            (stats.episodes > 0).then_some(Cell::Time(stats.min_ns.into()))
+        })
         .column(Column::number("p5", "p5_ns").rank(6), |(_, stats, _)| quantile(stats, 0.05))
         .column(Column::number("p25", "p25_ns").rank(5), |(_, stats, _)| quantile(stats, 0.25))
         .column(Column::number("p50", "p50_ns"), |(_, stats, _)| quantile(stats, 0.5))
         .column(Column::number("p75", "p75_ns").rank(5), |(_, stats, _)| quantile(stats, 0.75))
         .column(Column::number("p95", "p95_ns").rank(3), |(_, stats, _)| quantile(stats, 0.95))
         .column(Column::number("p99", "p99_ns").rank(2), |(_, stats, _)| quantile(stats, 0.99))
-        .column(Column::number("max", "max_ns").rank(7), |(_, stats, _)| nanos(stats, stats.max_ns as f64))
+        .column(Column::number("max", "max_ns").rank(7), |(_, stats, _)| {
+            (stats.episodes > 0).then_some(Cell::Time(stats.max_ns.into()))
+        })
         .column(Column::number("mean", "mean_ns").rank(4), |(_, stats, _)| nanos(stats, stats.mean_ns))
         .column(Column::number("halted", "halted_share").rank(2), |(_, stats, _)| {
             share(stats.halted, stats.halted + stats.polled)

@@ -224,8 +224,9 @@ pub(crate) fn run(mut args: Args) -> Outcome {
         let share = |counts: &Counts| pricing.price(counts).cost_share();
         let costs = replayed.results.iter().zip(counts.iter().zip(&late.counts));
         let alike = |row: &Row| replayed.results.iter().filter(|other| other.policy == row.policy).count();
-        let name = |row: &Row| {
-            if alike(row) > 1 { format!("{} {}", row.policy, row.setting) } else { row.policy.clone() }
+        let name = |row: &Row| match row.setting.to_string() {
+            setting if alike(row) > 1 && !setting.is_empty() => format!("{} {setting}", row.policy),
+            _ => row.policy.clone(),
         };
         let costs = costs.map(|(row, (without, with))| (name(row), share(without), share(with)));
         let note = model::unknown_latency(upper, costs);

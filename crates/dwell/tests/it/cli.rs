@@ -233,6 +233,35 @@ fn formats_carry_the_same_rows() {
     }
 }
 
+/// All digits, also of times of more than 53 bits; and one rate of what `info` and `replay` both have.
+#[test]
+fn figures_are_the_same_in_every_format_and_command() {
+    let folder = Folder::new();
+    let table = folder.write("long.csv", b"start_ns,idle_ns\n0,20000000000000003\n30000000000000000,5\n");
+    let file = folder.text("long.parquet");
+    assert!(dwell(&["import", &table, "--layer", "host", "-o", &file]).status.success());
+    let cells = |command: &str| -> Vec<Vec<String>> {
+        let printed = stdout(&dwell(&[command, &file, "--format", "csv"]));
+        printed.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
+    };
+    let cell = |of: &[Vec<String>], row: usize, name: &str| {
+        of[row][of[0].iter().position(|column| column == name).unwrap()].clone()
+    };
+    let (info, replay) = (cells("info"), cells("replay"));
+    let of = json(&["replay", &file, "--format", "json"]);
+    assert_eq!(cell(&info, 1, "max_ns"), "20000000000000003");
+    assert_eq!(cell(&replay, 2, "cost_ns"), "20000000000000008");
+    assert_eq!(of["results"][1]["cost_ns"], 20_000_000_000_000_008u64);
+
+    let file = recording("guest-memcached_poisson10k.parquet");
+    let rate = |command: &str, name: &str| {
+        let printed = stdout(&dwell(&[command, &file, "--format", "csv"]));
+        let row = |line: usize| printed.lines().nth(line).unwrap().split(',').map(str::to_owned);
+        row(0).zip(row(1)).find(|(column, _)| column == name).unwrap().1
+    };
+    assert_eq!(rate("info", "episodes_per_s"), rate("replay", "halts_per_s"));
+}
+
 #[test]
 fn broken_recordings_are_one_line_and_exit_code_two() {
     let folder = Folder::new();
@@ -679,6 +708,9 @@ fn replay_takes_policies_beside_settings() {
     let over = |place: usize| results[place]["cost_over_optimum"].as_f64().unwrap();
     assert!(over(3) < over(4) && over(4) < over(2), "{results:?}");
     assert!(refused(&["replay", &file, "--policy", "follower@5us"]).contains("leader@TIME"));
+    // A policy without parameters that is there twice has no setting to tell them apart.
+    let twice = json(&["replay", &file, "--policy", "always", "--halt-cost", "50us", "--format", "json"]);
+    assert!(twice["notes"][0].as_str().unwrap().contains(" always costs "), "{}", twice["notes"]);
 }
 
 #[test]

@@ -81,8 +81,8 @@ pub(super) fn table(interval: &Interval) -> Table {
         interval.vms.iter().map(|vm| (vm.vm.to_string(), vm.process.as_str(), &vm.figures)).collect();
     let all = ("all".to_owned(), "", &interval.total);
     Table::of(rows.iter().chain([&all]))
-        .column(Column::number("after", "at_ns").rank(5), |_| Cell::Nanos(interval.at_ns as f64))
-        .column(Column::number("over", "span_ns").rank(5), |_| Cell::Nanos(interval.span_ns as f64))
+        .column(Column::number("after", "at_ns").rank(5), |_| Cell::Time(interval.at_ns.into()))
+        .column(Column::number("over", "span_ns").rank(5), |_| Cell::Time(interval.span_ns.into()))
         .column(Column::text("VM", "vm"), |row| row.0.as_str())
         .column(Column::text("process", "process").rank(2), |row| row.1)
         .column(Column::number("polling CPU", "polled_share"), |row| Cell::Share(row.2.polled_share))
@@ -93,11 +93,9 @@ pub(super) fn table(interval: &Interval) -> Table {
         .column(Column::text("halts are", "halts_are").rank(6), |row| {
             if row.2.bound.halts_exact { "exact" } else { "at most" }
         })
-        .column(Column::number("cost", "cost_ns"), |row| Cell::Nanos(row.2.bound.cost_ns as f64))
-        .column(Column::number("least cost", "least_cost_ns"), |row| {
-            Cell::Nanos(row.2.bound.least_cost_ns as f64)
-        })
-        .column(Column::number("gain at most", "gain_ns"), |row| Cell::Nanos(row.2.bound.gain_ns as f64))
+        .column(Column::number("cost", "cost_ns"), |row| Cell::Time(row.2.bound.cost_ns))
+        .column(Column::number("least cost", "least_cost_ns"), |row| Cell::Time(row.2.bound.least_cost_ns))
+        .column(Column::number("gain at most", "gain_ns"), |row| Cell::Time(row.2.bound.gain_ns))
         .table()
 }
 

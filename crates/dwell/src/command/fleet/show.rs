@@ -20,11 +20,7 @@ pub(super) fn table_of<'a>(choices: impl IntoIterator<Item = &'a Choice>, with_c
     }
     table
         .column(Column::number("VMs", "vms"), |choice| choice.vms)
-        // Shown as a time; programs get all digits.
-        .column(Column::number("cost", "cost_ns").rank(3), |choice| match with_class {
-            true => Cell::Count(choice.cost_ns),
-            false => Cell::Nanos(choice.cost_ns as f64),
-        })
+        .column(Column::number("cost", "cost_ns").rank(3), |choice| Cell::Time(choice.cost_ns))
         .column(Column::number("/optimum", "cost_over_optimum"), |choice| {
             Cell::ratio(choice.cost_over_optimum)
         })
