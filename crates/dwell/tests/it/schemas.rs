@@ -40,6 +40,8 @@ fn the_json_of_commands_is_of_their_schemas() {
         here("imported.parquet"),
         here("sketches"),
     );
+    // The setting in force is the best one.
+    let kept_as_it_is = name(&tests.join("../../../recordings/guest-mix.parquet"));
     let domstats =
         |at: &str| name(&tests.join(format!("../../trace/tests/it/import/field/11-domstats-{at}.txt")));
     let (first, second) = (domstats("t0"), domstats("t60"));
@@ -52,7 +54,7 @@ fn the_json_of_commands_is_of_their_schemas() {
     fs::write(here("waits.csv"), format!("idler,start_ns,idle_ns\n{waits}")).unwrap();
     dwell(&["import", "--as", "csv", &here("waits.csv"), "--layer", "iothread", "-o", &iothread]);
     let sketch = here("sketch.parquet");
-    let commands: [&[&str]; 37] = [
+    let commands: [&[&str]; 42] = [
         &["info", recording],
         &["info", &bundled],
         &["info", &decided],
@@ -98,6 +100,12 @@ fn the_json_of_commands_is_of_their_schemas() {
         &["report", recording, "--halt-cost", "20us"],
         &["report", &decided, "--halt-cost", "20us"],
         &["report", "--before", &decided, "--after", &other, "--halt-cost", "20us"],
+        // What may be null.
+        &["tune", &kept_as_it_is, "--halt-cost", "20us"],
+        &["report", &kept_as_it_is, "--halt-cost", "20us"],
+        &["report", &imported, "--halt-cost", "20us"],
+        &["report", "--before", &decided, "--after", &bundled, "--halt-cost", "20us"],
+        &["fleet", &sketches, "--class", "kernel", "--kernel", "6.8.12"],
     ];
     schema::check("info-timer", &dwell(&["info", &timers, "--format", "json"]));
     for command in commands {
