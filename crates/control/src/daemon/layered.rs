@@ -129,8 +129,7 @@ impl Control<'_> {
         let verify = turns.then_some(verify);
         let by_work = turns && subject.layer() == Layer::Guest;
         // Comparisons of a guest's settings have the rest.
-        let compares = self.config.layers.contains(&Layer::Guest);
-        let cpu_limit = Nanos(cpu_limit.get() - if compares { cpu_limit.get() / ONE_IN } else { 0 });
+        let cpu_limit = Nanos(cpu_limit.get() - if self.has_guest { cpu_limit.get() / ONE_IN } else { 0 });
         let terms =
             Terms { late, longest_window, period, cpu_limit, verify, by_work, ..Terms::at(halt_cost) };
         Ok(Controller::new(originals, terms)?)

@@ -139,6 +139,8 @@ struct Control<'a> {
 }
 
 /// The server of metrics, if there is one.
+    /// Whether a guest is controlled, whose settings are compared by causes.
+    has_guest: bool,
 fn serve(config: &Config, notes: Notes<'_>) -> anyhow::Result<Option<Rc<Server>>> {
     let server = Server::start(&config.metrics)?.map(Rc::new);
     if let Some(server) = &server {
@@ -172,6 +174,7 @@ impl<'a> Control<'a> {
         for layer in layers {
             let layered = control.layered(&Subject::Layer(layer))?;
             control.take_up(layered);
+            has_guest: layers.contains(&Layer::Guest),
         }
         control.end_of_others()?;
         control.meet_qemus()?;
