@@ -283,11 +283,14 @@ impl File {
     }
 
     fn settle(self, options: Options) -> anyhow::Result<Config> {
-        let time = |name: &str, text: Option<&String>, default: Nanos| match text {
+        type Parse = fn(&str) -> Result<Nanos, String>;
+        let parsed = |parse: Parse, name: &str, text: Option<&String>, default: Nanos| match text {
             None => Ok(default),
-            Some(text) => quantity::duration(text).map_err(|why| anyhow!("{name}: {why}")),
+            Some(text) => parse(text).map_err(|why| anyhow!("{name}: {why}")),
         };
-        let halt_cost = time("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
+        let time = |name: &str, text, default| parsed(quantity::duration, name, text, default);
+        let halt = |name: &str, text, default| parsed(quantity::halt, name, text, default);
+        let halt_cost = halt("halt_cost", self.halt_cost.as_ref(), HALT_COST)?;
         let halt_cost = options.halt_cost.unwrap_or(halt_cost);
         let four = Nanos(halt_cost.get().saturating_mul(4));
         let layer = |name: &String| {
@@ -298,7 +301,7 @@ impl File {
         let wakeup_latency = self.wakeup_latency.as_ref().filter(|text| *text != MEASURED);
         let wakeup_latency = match wakeup_latency {
             None => None,
-            text => Some(time("wakeup_latency", text, Nanos::ZERO)?),
+            text => Some(halt("wakeup_latency", text, Nanos::ZERO)?),
         };
         let cpu_limit = match &self.cpu_limit {
             None => CPU_LIMIT,
@@ -340,11 +343,7 @@ impl File {
             config.verify == Nanos::ZERO || within(config.verify, 10_000_000_000, u64::MAX),
             "verify: 0, or from 10s"
         );
-        let by_default = match self.longest_window {
-            Some(_) => String::new(),
-            None => format!("; it is four times the halt cost of {halt_cost:#} unless it is set"),
-        };
-        ensure!(within(config.longest_window, 0, 100_000_000), "longest_window: at most 100ms{by_default}");
+        ensure!(within(config.longest_window, 0, 100_000_000), "longest_window: at most 100ms");
         Ok(config)
     }
 }
@@ -439,13 +438,6 @@ mod tests {
         let config = Config::read(Some(&file), options(5_000)).unwrap();
         assert_eq!((config.mode, config.wakeup_latency), (Mode::Active, Some(Nanos(7))));
         assert_eq!((config.halt_cost, config.longest_window), (Nanos(5_000), Nanos(20_000)));
-        let error = format!("{:#}", Config::read(Some(&file), options(1_000_000_000)).unwrap_err());
-        assert!(
-            error.ends_with(
-                "longest_window: at most 100ms; it is four times the halt cost of 1s unless it is set"
-            ),
-            "{error}"
-        );
         // What is set for itself stays.
         fs::write(&file, "longest_window = \"30us\"\n").unwrap();
         let config = Config::read(Some(&file), options(5_000)).unwrap();
@@ -493,6 +485,10 @@ mod tests {
             fs::write(&file, text).unwrap();
             format!("{:#}", Config::read(Some(&file), Options::default()).unwrap_err())
         };
+        let longest = "`11ms` is more than any halt takes (10ms)";
+        assert!(error("halt_cost = \"11ms\"").contains(&format!("halt_cost: {longest}")));
+        assert!(error("wakeup_latency = \"11ms\"").contains(&format!("wakeup_latency: {longest}")));
+        assert!(error("longest_window = \"101ms\"").ends_with("longest_window: at most 100ms"));
         assert!(error("mod = \"active\"").contains("unknown field `mod`"));
         assert!(error("mode = \"on\"").contains("`advise` or `active`"));
         assert!(
