@@ -222,6 +222,8 @@ pub struct Lease {
     now: Setting,
     /// What was to be written then, of which any value may be in force where that has failed.
     tried: Setting,
+    /// Parameters written since they were last counted.
+    writes: u64,
 }
 
 impl Lease {
@@ -262,7 +264,7 @@ impl Lease {
 
     fn of(holder: &Holder, subject: &Subject, change: Change, now: Setting) -> Lease {
         let (holder, recorded) = (holder.clone(), journal::encode(&change));
-        Lease { holder, recorded, subject: subject.clone(), change, now, tried: now }
+        Lease { holder, recorded, subject: subject.clone(), change, now, tried: now, writes: 0 }
     }
 
     /// Goes on with a lease that a controller has [left](Lease::leave), in which `present` is in force and
@@ -340,6 +342,11 @@ impl Lease {
         self.now
     }
 
+    /// How many parameters were written since the last call.
+    pub fn take_writes(&mut self) -> u64 {
+        std::mem::take(&mut self.writes)
+    }
+
     /// The places that it has.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
         self.change.entries.iter().map(|entry| &entry.place)
@@ -412,6 +419,7 @@ impl Lease {
         self.tried = *to;
         for write in &writes {
             value::write(machine, &write.place, Some(&write.text()))?;
+            self.writes += 1;
             // In the range of the parameter, as it is a value of the lease.
             let _ = self.now.set(&write.knob, write.to);
         }

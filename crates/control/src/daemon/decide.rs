@@ -8,7 +8,7 @@ use super::observe::called;
 use super::words;
 use super::{Control, nanos};
 use crate::core::{Cause, Change, Observed};
-use dwell_knobs::lease::SetError;
+use dwell_knobs::lease::{Lease, SetError};
 use dwell_policy::Nanos;
 use std::time::Duration;
 
@@ -110,8 +110,9 @@ impl Control<'_> {
     fn account(&mut self, at: usize) {
         let (now_ns, used) = (self.now_ns(), self.used());
         let spent = used.saturating_sub(std::mem::replace(&mut self.accounted, used));
-        let Layered { source, tally, comparisons, .. } = &mut self.layers[at];
+        let Layered { source, tally, comparisons, lease, .. } = &mut self.layers[at];
         tally.cpu += spent;
+        tally.writes += lease.as_mut().map_or(0, Lease::take_writes);
         let limited = spent.saturating_sub(source.take_searched() + comparisons.take_used());
         let limited = Nanos(nanos(limited));
         self.layers.iter_mut().for_each(|layered| layered.controller.spent(now_ns, limited));
@@ -216,7 +217,6 @@ impl Control<'_> {
             return self.trouble(at, error.into());
         }
         layered.controller.changed(change);
-        layered.tally.writes += change.writes() as u64;
         if let Some(log) = &mut self.log {
             log.changed(&layered.subject, change, &line);
         }

@@ -241,8 +241,8 @@ fn from_what_was_left(last: usize, calls: Calls, adoptable: &AtomicUsize) -> Res
     Ok(end == End::Killed)
 }
 
-/// What a controller leaves that ends under *never poll*.
-fn leave(scene: &Scene) -> BTreeMap<PathBuf, String> {
+/// The lease of a controller that has set *never poll*.
+pub(crate) fn leased(scene: &Scene) -> Lease {
     let originals = Setting::defaults(Layer::Guest, Version::parse(KERNEL).unwrap());
     let controller = Controller::new(originals, Terms::at(Nanos(20_000))).unwrap();
     let (machine, settings) = (&scene.machine.machine, controller.candidates());
@@ -250,7 +250,15 @@ fn leave(scene: &Scene) -> BTreeMap<PathBuf, String> {
     let mut lease =
         Lease::take(machine, &holder, &Subject::Layer(Layer::Guest), originals, settings).unwrap();
     lease.set(machine, &settings[1]).unwrap();
-    assert!(lease.leave(machine).unwrap());
+    let differ =
+        settings[1].iter().zip(originals.iter()).filter(|(one, other)| one.1 != other.1).count() as u64;
+    assert_eq!((lease.take_writes(), lease.take_writes()), (differ, 0));
+    lease
+}
+
+/// What a controller leaves that ends then.
+fn leave(scene: &Scene) -> BTreeMap<PathBuf, String> {
+    assert!(leased(scene).leave(&scene.machine.machine).unwrap());
     values(scene)
 }
 
