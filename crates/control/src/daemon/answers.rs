@@ -23,8 +23,9 @@ impl Control<'_> {
                 (None, Mode::Active) if status.rests => "rests",
                 (None, Mode::Active) => "controls",
             };
+            let present = layered.given_up.is_none().then_some(status.present);
             let (lost, tally) = (layered.source.lost(), layered.tally.clone());
-            OfLayer { subject: layered.subject.clone(), state, present: status.present, lost, tally }
+            OfLayer { subject: layered.subject.clone(), state, present, lost, tally }
         };
         Snapshot { layers: self.layers.iter().map(of).collect() }
     }
@@ -43,7 +44,7 @@ impl Control<'_> {
                 "causes_failed": layered.comparisons.failed,
                 "change": layered.lease.as_ref().map(Lease::id),
                 "originals": Values::from(&layered.controller.originals()),
-                "present": layered.given_up.is_none().then(|| Values::from(present)),
+                "present": present.as_ref().map(Values::from),
                 "owed_ns": seen.owed_ns,
                 "wakeup_latency_ns": seen.latency_ns,
                 "cpu_share": tally.cpu.as_secs_f64() / Duration::from_nanos(now).as_secs_f64(),

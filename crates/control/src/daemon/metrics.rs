@@ -183,7 +183,8 @@ impl Tally {
 pub(super) struct OfLayer {
     pub(super) subject: Subject,
     pub(super) state: &'static str,
-    pub(super) present: Setting,
+    /// The setting in force; `None` where it is left to others.
+    pub(super) present: Option<Setting>,
     pub(super) lost: u64,
     pub(super) tally: Tally,
 }
@@ -288,7 +289,7 @@ impl Snapshot {
 
     fn settings(&self, time: bool) -> Samples {
         self.layers(|layer| {
-            let all = layer.present.iter().filter_map(|(param, value)| {
+            let all = layer.present.iter().flat_map(Setting::iter).filter_map(|(param, value)| {
                 let nanos = match param.unit {
                     Unit::Nanoseconds => Some(1.0),
                     Unit::Microseconds => Some(1e3),
@@ -348,7 +349,8 @@ impl Collector for Published {
         let decisions = snapshot.layer(|layer| layer.tally.decisions as f64);
         let writes = snapshot.layer(|layer| layer.tally.writes as f64);
         let lost = snapshot.layer(|layer| layer.lost as f64);
-        const FACTOR: &str = "Parameter in force that is a factor, a shift or a switch";
+        const FACTOR: &str =
+            "Parameter in force that is no time: a factor, a share in percent, a shift, a switch or a policy";
         const POLLS: &str = "Polls, by whether the wakeup came while polling";
         const COST: &str = "Polling CPU plus halts at their cost: measured, and predicted of the setting in force, of \
                             the originals and of the offline optimum";
@@ -445,7 +447,7 @@ mod tests {
         let seen = |vm: u64| Seen { idler: (100 + vm) << 32 | 9, share: 0.5, counted, costs: Some(costs) };
         let source = of_host();
         tally.see(&(0..vms).map(seen).collect::<Vec<_>>(), &[], &*source);
-        let present = Setting::defaults(Layer::Host, Version::new(6, 18));
+        let present = Some(Setting::defaults(Layer::Host, Version::new(6, 18)));
         let published = Published::new();
         let layers =
             vec![OfLayer { subject: Subject::Layer(Layer::Host), state: "rests", present, lost: 5, tally }];

@@ -45,7 +45,7 @@ use layered::Layered;
 use leases::end_left_open;
 pub use leases::{Stopped, stop};
 use machine::{here, refuse_other_driver, setting};
-use metrics::{OfLayer, Tally};
+use metrics::{OfLayer, Published, Tally};
 pub use notes::Notes;
 use qemus::{Qemu, QemuState};
 use serde_json::json;
@@ -92,12 +92,13 @@ pub fn run(task: &Task<'_>) -> anyhow::Result<End> {
     let (machine, state) = (&task.machine, task.state_directory.as_str());
     let holder = Holder::begin(machine, state)?;
     let world = Here::listening(machine, &machine.path(state))?;
-    control(&Scene { machine, holder: &holder, world: &world, notes: task.notes }, task, config)
+    let (published, notes) = (&Published::new(), task.notes);
+    control(&Scene { machine, holder: &holder, world: &world, published, notes }, task, config)
 }
 
 /// The same in a world.
 fn control(scene: &Scene<'_>, task: &Task<'_>, config: Config) -> anyhow::Result<End> {
-    let metrics = serve(&config, scene.notes)?;
+    let metrics = serve(&config, scene.published, scene.notes)?;
     let mut control = Control::begin(*scene, config, metrics)?;
     scene.world.tell("READY=1");
     let ended = control.until_told(task);
@@ -111,6 +112,8 @@ struct Scene<'a> {
     machine: &'a dyn Writable,
     holder: &'a Holder,
     world: &'a dyn World,
+    /// Figures for those who ask over HTTP.
+    published: &'a Published,
     notes: Notes<'a>,
 }
 
@@ -122,7 +125,7 @@ struct Control<'a> {
     config: Config,
     layers: Vec<Layered>,
     qemus: Vec<Qemu>,
-    /// Figures for those who ask over HTTP.
+    published: &'a Published,
     metrics: Option<Rc<Server>>,
     log: Option<Log<'a>>,
     notes: Notes<'a>,
@@ -136,13 +139,13 @@ struct Control<'a> {
     has_parted: bool,
     /// CPU time of answers to those who ask what it does.
     answering: Duration,
+    /// Whether a guest is controlled, whose settings are compared by causes.
+    has_guest: bool,
 }
 
 /// The server of metrics, if there is one.
-    /// Whether a guest is controlled, whose settings are compared by causes.
-    has_guest: bool,
-fn serve(config: &Config, notes: Notes<'_>) -> anyhow::Result<Option<Rc<Server>>> {
-    let server = Server::start(&config.metrics)?.map(Rc::new);
+fn serve(config: &Config, published: &Published, notes: Notes<'_>) -> anyhow::Result<Option<Rc<Server>>> {
+    let server = Server::start(&config.metrics, published)?.map(Rc::new);
     if let Some(server) = &server {
         notes.say(&"metrics", &format!("served at {}", server.address));
     }
@@ -151,7 +154,7 @@ fn serve(config: &Config, notes: Notes<'_>) -> anyhow::Result<Option<Rc<Server>>
 
 impl<'a> Control<'a> {
     fn begin(scene: Scene<'a>, config: Config, metrics: Option<Rc<Server>>) -> anyhow::Result<Control<'a>> {
-        let Scene { machine, holder, world, notes } = scene;
+        let Scene { machine, holder, world, published, notes } = scene;
         let layers = layers(machine, &config)?;
         let qemus = qemus(&config).map(|qemu| Qemu::new(&qemu.qmp)).collect();
         let log = open_log(&config, notes)?;
@@ -162,6 +165,7 @@ impl<'a> Control<'a> {
             config,
             layers: vec![],
             qemus,
+            published,
             metrics,
             log,
             notes,
@@ -170,11 +174,11 @@ impl<'a> Control<'a> {
             first: 0,
             has_parted: false,
             answering: Duration::ZERO,
+            has_guest: layers.contains(&Layer::Guest),
         };
         for layer in layers {
             let layered = control.layered(&Subject::Layer(layer))?;
             control.take_up(layered);
-            has_guest: layers.contains(&Layer::Guest),
         }
         control.end_of_others()?;
         control.meet_qemus()?;
@@ -274,8 +278,8 @@ impl<'a> Control<'a> {
                 continue;
             }
             self.tell_state();
-            if let Some(server) = &self.metrics {
-                server.published.publish(self.snapshot());
+            if self.metrics.is_some() {
+                self.published.publish(self.snapshot());
             }
         }
     }
@@ -330,8 +334,8 @@ impl<'a> Control<'a> {
         self.finish()?;
         let did: Vec<(Subject, Tally)> =
             self.layers.drain(..).map(|layered| (layered.subject, layered.tally)).collect();
-        let Control { machine, holder, world, notes, .. } = *self;
-        let scene = Scene { machine, holder, world, notes };
+        let Control { machine, holder, world, published, notes, .. } = *self;
+        let scene = Scene { machine, holder, world, published, notes };
         let before = Config { metrics: config.metrics.clone(), ..self.config.clone() };
         let metrics = self.metrics.take();
         let begin = |config| Control::begin(scene, config, metrics.clone());
@@ -370,10 +374,12 @@ impl<'a> Control<'a> {
         if config.metrics != self.config.metrics {
             // The address from before may be part of the other one.
             self.metrics = None;
-            match serve(&config, self.notes) {
+            match serve(&config, self.published, self.notes) {
                 Ok(server) => self.metrics = server,
                 Err(error) => {
-                    self.metrics = serve(&self.config, self.notes)?;
+                    self.metrics = serve(&self.config, self.published, self.notes)?;
+                    // The CPU time of the server from before was not control's.
+                    self.accounted = self.used();
                     return Err(error);
                 }
             }

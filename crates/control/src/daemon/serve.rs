@@ -34,7 +34,7 @@ const MOST: usize = 32;
 /// The least time between two looks around.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long an answer is used again.
-const FRESH: Duration = Duration::from_millis(100);
+pub(super) const FRESH: Duration = Duration::from_millis(100);
 
 /// Where metrics are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,8 +82,6 @@ impl fmt::Display for Address {
 pub(super) struct Server {
     /// Where it listens, with the port that the kernel has chosen for port 0.
     pub(super) address: Address,
-    /// What is served.
-    pub(super) published: Published,
     stop: Arc<OwnedFd>,
     /// CPU time of the thread \[ns\].
     cpu_ns: Arc<AtomicU64>,
@@ -91,8 +89,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// `None` where metrics are off.
-    pub(super) fn start(address: &Address) -> anyhow::Result<Option<Server>> {
+    /// Serves what is published; `None` where metrics are off.
+    pub(super) fn start(address: &Address, published: &Published) -> anyhow::Result<Option<Server>> {
         let context = || format!("cannot serve metrics at {address}");
         let (listener, bound): (OwnedFd, Address) = match address {
             Address::Off => return Ok(None),
@@ -116,7 +114,7 @@ impl Server {
         ioctl_fionbio(&listener, true).with_context(context)?;
         let stop =
             Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).with_context(context)?);
-        let (cpu_ns, published) = (Arc::default(), Published::new());
+        let cpu_ns = Arc::default();
         let clients = Clients {
             listener,
             stop: Arc::clone(&stop),
@@ -127,7 +125,7 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || clients.serve());
         let thread = Some(thread.with_context(context)?);
-        Ok(Some(Server { address: bound, published, stop, cpu_ns, thread }))
+        Ok(Some(Server { address: bound, stop, cpu_ns, thread }))
     }
 
     /// The CPU time of its thread.
@@ -312,7 +310,7 @@ mod tests {
 
     fn server() -> (Server, SocketAddr) {
         let address = Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let server = Server::start(&address).unwrap().unwrap();
+        let server = Server::start(&address, &Published::new()).unwrap().unwrap();
         let Address::Tcp(at) = server.address else { panic!("{}", server.address) };
         (server, at)
     }
@@ -372,15 +370,15 @@ mod tests {
         let address = Address::Unix(path.clone());
         // As a killed controller leaves it.
         drop(UnixListener::bind(&path).unwrap());
-        let server = Server::start(&address).unwrap().unwrap();
+        let server = Server::start(&address, &Published::new()).unwrap().unwrap();
         assert!(ask(UnixStream::connect(&path).unwrap(), GET).ends_with("# EOF\n"));
-        assert!(Server::start(&address).is_err());
+        assert!(Server::start(&address, &Published::new()).is_err());
         drop(server);
         assert!(!path.exists());
         fs::write(&path, "mine").unwrap();
-        assert!(Server::start(&address).is_err());
+        assert!(Server::start(&address, &Published::new()).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
-        assert!(Server::start(&Address::Off).unwrap().is_none());
+        assert!(Server::start(&Address::Off, &Published::new()).unwrap().is_none());
     }
 
     #[test]

@@ -4,7 +4,9 @@
 use super::config::{Config, Mode, Options};
 use super::iothread::{Found, Look, Trouble};
 use super::machine::setting;
+use super::metrics::Published;
 use super::observe::{Source, WakeupLatency};
+use super::serve::{Address, FRESH};
 use super::socket::Ask;
 use super::world::{Told, World};
 use super::{End, Notes, Scene, Stopped, Task, control, stop};
@@ -22,6 +24,8 @@ use dwell_testing::fixture::Fixture;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -269,7 +273,7 @@ fn run(
         configure,
         notes,
     };
-    let scene = Scene { machine, holder: &holder, world: &world, notes };
+    let scene = Scene { machine, holder: &holder, world: &world, published: &Published::new(), notes };
     let end = configure().and_then(|config| control(&scene, &task, config));
     Ran {
         end,
@@ -681,6 +685,57 @@ fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
     );
 }
 
+/// What is served at a socket.
+fn scraped(socket: PathBuf, texts: &Rc<RefCell<Vec<String>>>) -> Event {
+    let texts = Rc::clone(texts);
+    Event::Do(Box::new(move || {
+        // For so long an answer is used again.
+        std::thread::sleep(FRESH);
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        texts.borrow_mut().push(text);
+    }))
+}
+
+#[test]
+fn figures_are_of_one_process_wherever_they_are_served_and_of_settings_that_control_has_set() {
+    let fixture = Fixture::guest();
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second, none] = ["first", "second", "none/third"].map(|name| folder.path().join(name));
+    let at = Rc::new(RefCell::new(first.clone()));
+    let configure =
+        || Ok(Config { metrics: Address::Unix(at.borrow().clone()), ..configuration(Mode::Active) });
+    let read_again = |path: &PathBuf| {
+        let (at, path) = (Rc::clone(&at), path.clone());
+        Event::Do(Box::new(move || *at.borrow_mut() = path))
+    };
+    let texts = Rc::default();
+    let script = vec![
+        (1.0, scraped(first.clone(), &texts)),
+        (1.1, read_again(&none)),
+        (1.1, Event::Signal(Told::ReadConfiguration)),
+        (1.2, scraped(first.clone(), &texts)),
+        (1.3, read_again(&second)),
+        (1.3, Event::Signal(Told::ReadConfiguration)),
+        (1.4, scraped(second.clone(), &texts)),
+        (1.5, Event::Write("guest_halt_poll_ns", "77777\n")),
+        (3.0, scraped(second.clone(), &texts)),
+    ];
+    let ran = run(&fixture, &configure, QUIET, 4.0, script);
+    assert_eq!(ran.end.as_ref().unwrap(), &End::Duration);
+    let of = |text: &String, name: &str| text.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+    let texts: Vec<String> = texts.take();
+    let [before, refused, elsewhere, given_up] = &texts[..] else { panic!("{texts:?}") };
+    for other in [refused, elsewhere, given_up] {
+        assert_eq!(of(other, "process_start_time_seconds "), of(before, "process_start_time_seconds "));
+    }
+    assert!(of(elsewhere, "dwell_setting_seconds{").is_some(), "{elsewhere}");
+    assert!(of(given_up, "dwell_mode{layer=\"guest\",mode=\"given_up\"} 1").is_some(), "{given_up}");
+    assert_eq!(of(given_up, "dwell_setting_seconds{"), None);
+}
+
 /// What cannot be carried out is found before the present control ends, and where it is not, that begins again.
 #[test]
 fn a_configuration_that_cannot_be_carried_out_changes_nothing() {
@@ -797,6 +852,6 @@ fn all_cpu_time_of_the_process_is_accounted_for() {
     // Of a CPU three quarters of 0.45 % are used by decisions, and a quarter of 0.5 % by comparisons, some of it at once.
     let (few, limited) = of(Duration::from_millis(7), &[Layer::Guest]);
     assert!((22..38).contains(&few) && (0.0034..0.005).contains(&limited), "{few} {limited}");
-}
     // The same where the layers are those that the machine has.
     assert_eq!(of(Duration::from_millis(7), &[]), (few, limited));
+}
