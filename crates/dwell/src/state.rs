@@ -59,13 +59,18 @@ impl StateArgs {
         }
     }
 
-    /// The command that takes a change back, with the options that name its journal.
+    /// The command that takes a change back.
     pub(crate) fn revert(&self, id: Id) -> String {
+        self.command(&format!("revert {id}"))
+    }
+
+    /// A command of dwell with the options that name this journal.
+    pub(crate) fn command(&self, words: &str) -> String {
         let root = self.sysroot.sysroot.display().to_string();
         let options = [("--sysroot", &*root, "/"), ("--state-dir", &*self.state_dir, STATE_DIRECTORY)];
         let given = options.iter().filter(|(_, value, default)| value != default);
         let given = given.map(|(name, value, _)| format!(" {name} {}", quoted(value)));
-        format!("dwell revert {id}{}", given.collect::<String>())
+        format!("dwell {words}{}", given.collect::<String>())
     }
 }
 
@@ -78,7 +83,11 @@ pub(crate) fn wait(time: Duration) {
 /// How long ago something was, for people.
 pub(crate) fn ago(unix_s: u64) -> String {
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-    let seconds = now.saturating_sub(unix_s);
+    seconds_ago(now.saturating_sub(unix_s))
+}
+
+/// The same, of so many seconds.
+pub(crate) fn seconds_ago(seconds: u64) -> String {
     let of = |number: u64, unit: &str| format!("{} {unit} ago", count(number.into()));
     match seconds {
         0..120 => of(seconds, "s"),

@@ -192,7 +192,7 @@ impl Control<'_> {
     fn advise(&mut self, at: usize, change: &Change) {
         let layered = &mut self.layers[at];
         let line = words::line(change, &|idler| called(&*layered.source, idler));
-        layered.tally.change(Reason::of(&change.cause), &line);
+        layered.tally.change(change.at_ns, Reason::of(&change.cause), &line);
         if let Some(log) = &mut self.log {
             log.changed(&layered.subject, change, &line);
         }
@@ -223,7 +223,7 @@ impl Control<'_> {
         if change.cause == Cause::Turn {
             return Ok(());
         }
-        layered.tally.change(reason, &line);
+        layered.tally.change(change.at_ns, reason, &line);
         self.notes.say(&layered.subject, &line);
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::state::{StateArgs, wait};
 use anyhow::{Context, anyhow, bail};
 use dwell_knobs::change::{self, Outcome as Of, RevertError, Reverted};
 use dwell_knobs::journal::{self, Id, Journal, JournalError, Readable};
+use dwell_knobs::lease;
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_recording::with_causes;
@@ -89,6 +90,10 @@ pub(crate) fn run(args: Args) -> Outcome {
                 failed.get_or_insert(anyhow!(with_causes(error)));
             }
         }
+    }
+    if let (None, true, Some(lease)) = (args.id, done.is_empty(), lease::open(journal.changes()).next()) {
+        let stop = args.state.command("control stop");
+        output::note(&format!("change {}, a lease, is not reverted; end it: {stop}", lease.id));
     }
     let shown = if failed.is_none() || !done.is_empty() { report(&args, &done) } else { Ok(()) };
     let left = not_restored(&done);

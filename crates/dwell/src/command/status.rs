@@ -7,11 +7,13 @@ use crate::output::{self, FormatArg};
 use crate::state::{StateArgs, ago};
 use dwell_knobs::change::{self, Standing};
 use dwell_knobs::journal::{self, Change, Entry, Id, JournalError, Readable, State};
+use dwell_knobs::lease::Holder;
 use dwell_knobs::place::Place;
 use dwell_knobs::value::shown;
 use dwell_machine::{Writable, identity};
 use dwell_report::{Column, Table};
 use serde::Serialize;
+use std::time::Duration;
 
 /// Print which of dwell's changes are in force
 ///
@@ -100,8 +102,14 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let Some(error) = unreadable.next() {
         return Err(error);
     }
-    let in_force = |row: &Row<'_>| matches!(row.standing, Seen::Known(Standing::InForce));
-    let all = open.iter().all(|change| change.state == State::Applied && change.places.iter().all(in_force));
+    let in_force = |change: &Open<'_>, row: &Row<'_>| match row.standing {
+        Seen::Known(Standing::InForce) => true,
+        // What control has set.
+        Seen::Known(Standing::OnTheWay { .. }) => change.lease,
+        _ => false,
+    };
+    let all = |change: &Open<'_>| change.places.iter().all(|row| in_force(change, row));
+    let all = open.iter().all(|change| change.state == State::Applied && all(change));
     Ok(if args.exit_code && !all { Answer::No } else { Answer::Yes })
 }
 
@@ -144,6 +152,7 @@ fn examine<'a>(
             "a `dwell verify` of it runs, or was interrupted, which only root sees; if it was, take it back: {}",
             state.revert(change.id)
         )),
+        Some(Ok(())) | None if change.lease && !change.left => Some(of_lease(machine, state)),
         Some(Ok(())) | None => remark(change, &state.revert(change.id), rebooted, &places),
     };
     Open {
@@ -159,6 +168,20 @@ fn examine<'a>(
     }
 }
 
+/// Whether the process of a lease runs, which only root sees.
+fn of_lease(machine: &dyn Writable, state: &StateArgs) -> String {
+    let stop = state.command("control stop");
+    match Holder::begin_within(machine, &state.state_dir, Duration::ZERO) {
+        Ok(_) => format!(
+            "the `dwell control` or `dwell iothread bench` of this lease was killed; restore the originals: {stop}"
+        ),
+        Err(_) => format!(
+            "it is the lease of a `dwell control`, of which `dwell status --control` has what it does, or of a `dwell iothread \
+             bench`; end it: {stop}"
+        ),
+    }
+}
+
 /// What to do about a change.
 fn remark(change: &Change, revert: &str, rebooted: Option<bool>, places: &[Row<'_>]) -> Option<String> {
     let live = |row: &&Row<'_>| row.place.is_live();
@@ -170,13 +193,6 @@ fn remark(change: &Change, revert: &str, rebooted: Option<bool>, places: &[Row<'
         return Some(
             "a `dwell control` has ended and left its setting; the next one adopts it, and `dwell control stop` restores the \
              originals"
-                .to_owned(),
-        );
-    }
-    if change.lease {
-        return Some(
-            "it is the lease of a `dwell control`, of which `dwell status --control` has what it does, or of a `dwell iothread \
-             bench`. `dwell control stop` ends it, and restores the originals if neither runs any more"
                 .to_owned(),
         );
     }

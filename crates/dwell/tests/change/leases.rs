@@ -1,7 +1,7 @@
 //! What other commands do while a controller runs: none of them ends its lease, or writes what it writes, and
 //! `dwell control stop` has restored the originals when it has ended, whoever had locked the journal.
 
-use crate::controlled::{running, signal, status, values};
+use crate::controlled::{leased, running, signal, status, values};
 use crate::{Scene, locked_by_another, start, stderr};
 use dwell_knobs::journal::{self, STATE_DIRECTORY, State};
 use nix::sys::signal::Signal;
@@ -43,6 +43,32 @@ fn scene() -> (Scene, Vec<String>) {
 fn is_leased(scene: &Scene) -> bool {
     let changes = journal::read_all(&scene.machine.machine, STATE_DIRECTORY).unwrap();
     changes.iter().any(|change| change.lease && change.state.is_open())
+}
+
+#[test]
+fn what_a_controller_has_set_counts_as_in_force_until_another_program_changes_it() {
+    let scene = Scene::guest();
+    let _lease = leased(&scene);
+    let code = || scene.run(&["status", "--exit-code"]).status.code();
+    assert_eq!(code(), Some(0));
+    scene.machine.write("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "77777\n");
+    assert_eq!(code(), Some(1));
+}
+
+#[test]
+fn the_lease_of_a_killed_controller_is_listed_with_the_command_that_ends_it() {
+    let (scene, words) = scene();
+    let mut child = running(&scene, &words, |_| ());
+    let remark = || scene.json(&["status"])[0]["remark"].as_str().unwrap().to_owned();
+    assert!(!remark().contains("was killed"), "{}", remark());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let stop = "dwell control stop --sysroot ";
+    assert!(remark().contains(&format!("was killed; restore the originals: {stop}")), "{}", remark());
+    let note = || stderr(&scene.run(&["revert"]));
+    assert!(note().starts_with(&format!("change 1, a lease, is not reverted; end it: {stop}")), "{}", note());
+    scene.stdout(&["control", "stop"]);
+    assert_eq!(note(), "");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What a running controller answers, for a person.
 
 use crate::settings::pairs;
+use crate::state::seconds_ago;
 use dwell_report::{duration, percent};
+use dwell_stats::whole::whole;
 use serde_json::Value;
 
 /// The answer to `status`, for a person.
@@ -54,9 +56,12 @@ pub(super) fn of_status(status: &Value) -> Vec<String> {
         if originals > 0.0 {
             line += &format!("; cost {} of the originals'", percent(measured / originals));
         }
-        match layer["why"].as_str().or(layer["last"].as_str()) {
-            Some(why) => line + "; " + why,
-            None => line,
+        match (layer["why"].as_str(), layer["last"].as_str(), layer["last_ago_s"].as_f64()) {
+            (Some(why), ..) => line + "; " + why,
+            (None, Some(last), Some(ago_s)) => {
+                format!("{line}; {}: {last}", seconds_ago(whole(ago_s)))
+            }
+            _ => line,
         }
     };
     layers.iter().map(of).collect()
@@ -72,13 +77,13 @@ mod tests {
         let figures = |measured: f64| json!({ "measured_s": measured, "originals_s": 2.0 });
         let status = json!({ "layers": [
             { "layer": "host", "state": "controls", "present": { "halt_poll_ns": 20_000 }, "last": "because",
-              "figures": { "1-0": figures(1.0), "2-0": figures(0.5) } },
+              "last_ago_s": 180.5, "figures": { "1-0": figures(1.0), "2-0": figures(0.5) } },
             { "layer": "guest", "state": "given_up", "present": null, "why": "it is", "last": "because" },
         ] });
         assert_eq!(
             of_status(&status),
             [
-                "control of host: controls, halt_poll_ns=20000; cost 37.5 % of the originals'; because",
+                "control of host: controls, halt_poll_ns=20000; cost 37.5 % of the originals'; 3 min ago: because",
                 "control of guest: given up; it is",
             ]
         );
