@@ -8,13 +8,15 @@ use dwell_testing::say;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// A load for so many seconds, and what was counted in the third of a second after them.
+/// A load for so many seconds, and what was counted in half a second after them. Right after the start of the machine naps on CPU
+/// 0 hardly make it idle.
 const PHASE: &str = "
+    sleep 4
     phase() {
         inside nap 0 $2 1000000 $3 >/dev/null & load=$!
         sleep $4
         counted $1.begun
-        sleep 0.3
+        sleep 0.5
         counted $1.ended
         kill $load
     }

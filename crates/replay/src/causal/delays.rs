@@ -69,13 +69,16 @@ pub(super) struct Stolen {
 impl Stolen {
     /// Of a whole recording: what it counted of that is of all of it.
     pub(super) fn of(segments: &Segments) -> Stolen {
+        if segments.stolen_ns == 0 {
+            return Stolen::default();
+        }
         let program = Program::new(segments, External::Absolute);
         let usual = program.usual(segments);
         let more_ns = program.rows.iter().zip(&segments.rows).map(|(row, segment)| {
             let parts = program.parts(row).into_iter().zip(usual[segment.task as usize]);
             parts.filter_map(|(part_ns, usual)| Some(usual?.more_ns(part_ns))).sum::<u64>()
         });
-        let of_ns: u64 = more_ns.sum();
+        let of_ns = more_ns.fold(0, u64::saturating_add);
         Stolen { ns: segments.stolen_ns.min(of_ns), of_ns }
     }
 
