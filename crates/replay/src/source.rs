@@ -517,7 +517,7 @@ impl Source for RecordingSource {
         let (mut overlapping, tolerance_ns) = (0, self.reader.metadata().overlap_tolerance_ns());
         let are_two = is_whole && parts.len() == 2;
         let border = if are_two { self.border(parts[0].end)? } else { None };
-        let mut out_of_time = 0;
+        let (counts, mut out_of_time) = (self.out_of_time.get().is_none(), 0);
         self.read_ahead(&parts, self.columns(late.is_some()), |rows, chunk| {
             if let Some(ends) = &mut ends {
                 overlapping += (0..chunk.rows)
@@ -527,7 +527,7 @@ impl Source for RecordingSource {
                     })
                     .count() as u64;
             }
-            if let Some((from_ns, to_ns)) = border {
+            if let Some((from_ns, to_ns)) = border.filter(|_| counts) {
                 let is_out = |&row: &usize| {
                     let start_ns = chunk.start_ns[row];
                     let is_first = rows.start + (row as u64) < parts[0].end;

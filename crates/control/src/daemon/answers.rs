@@ -49,7 +49,7 @@ impl Control<'_> {
                 "wakeup_latency_ns": seen.latency_ns,
                 "cpu_share": tally.cpu.as_secs_f64() / Duration::from_nanos(now).as_secs_f64(),
                 "lost": lost,
-                "last_ago_s": tally.last.as_ref().map(|_| Duration::from_nanos(now.saturating_sub(tally.last_ns)).as_secs_f64()),
+                "last_ago_s": tally.last_ns.map(|ns| Duration::from_nanos(now.saturating_sub(ns)).as_secs_f64()),
             });
             if let (Value::Object(status), Value::Object(did)) = (&mut status, json!(tally)) {
                 status.extend(did);

@@ -124,8 +124,9 @@ pub(super) struct Tally {
     #[serde(skip)]
     pub(super) cpu: Duration,
     pub(super) last: Option<String>,
+    /// When that was \[ns since control began\].
     #[serde(skip)]
-    pub(super) last_ns: u64,
+    pub(super) last_ns: Option<u64>,
     reasons: BTreeMap<Reason, u64>,
     /// The predicted cost of the last period over the counted one, less 1.
     model_error: Option<f64>,
@@ -138,12 +139,12 @@ impl Tally {
         *self.reasons.entry(reason).or_default() += 1;
     }
 
-    /// Another setting is in force, or is advised, since now, for this reason, in words.
+    /// From now on another setting is in force, or is advised, for this reason, in words.
     pub(super) fn change(&mut self, now_ns: u64, reason: Reason, why: &str) {
         self.reason(reason);
         self.changes += 1;
         self.last = Some(why.to_owned());
-        self.last_ns = now_ns;
+        self.last_ns = Some(now_ns);
     }
 
     /// Takes in a period, and what was vetoed. VMs that are gone are dropped.

@@ -160,6 +160,7 @@ pub(crate) fn table(summary: &Summary) -> Table {
     let all = (summary.idlers.len() != 1).then_some(("all", &summary.all, None));
     let idlers = summary.idlers.iter().map(|idler| (idler.name.as_str(), &idler.stats, Some(idler)));
     let nanos = |stats: &Stats, ns: f64| (stats.episodes > 0).then_some(Cell::Nanos(ns));
+    let time = |stats: &Stats, ns: u64| (stats.episodes > 0).then_some(Cell::Time(ns.into()));
     let quantile = |stats: &Stats, wanted: f64| {
         let found = stats.quantiles.iter().find(|q| (q.quantile - wanted).abs() < 1e-9)?;
         nanos(stats, found.idle_ns as f64)
@@ -177,18 +178,14 @@ pub(crate) fn table(summary: &Summary) -> Table {
         .column(Column::number("idle", "idle_share").rank(1), |(.., idler)| {
             Cell::share(idler.filter(|_| has_times).and_then(IdlerSummary::idle_share))
         })
-        .column(Column::number("min", "min_ns").rank(8), |(_, stats, _)| {
-            (stats.episodes > 0).then_some(Cell::Time(stats.min_ns.into()))
-        })
+        .column(Column::number("min", "min_ns").rank(8), |(_, stats, _)| time(stats, stats.min_ns))
         .column(Column::number("p5", "p5_ns").rank(6), |(_, stats, _)| quantile(stats, 0.05))
         .column(Column::number("p25", "p25_ns").rank(5), |(_, stats, _)| quantile(stats, 0.25))
         .column(Column::number("p50", "p50_ns"), |(_, stats, _)| quantile(stats, 0.5))
         .column(Column::number("p75", "p75_ns").rank(5), |(_, stats, _)| quantile(stats, 0.75))
         .column(Column::number("p95", "p95_ns").rank(3), |(_, stats, _)| quantile(stats, 0.95))
         .column(Column::number("p99", "p99_ns").rank(2), |(_, stats, _)| quantile(stats, 0.99))
-        .column(Column::number("max", "max_ns").rank(7), |(_, stats, _)| {
-            (stats.episodes > 0).then_some(Cell::Time(stats.max_ns.into()))
-        })
+        .column(Column::number("max", "max_ns").rank(7), |(_, stats, _)| time(stats, stats.max_ns))
         .column(Column::number("mean", "mean_ns").rank(4), |(_, stats, _)| nanos(stats, stats.mean_ns))
         .column(Column::number("halted", "halted_share").rank(2), |(_, stats, _)| {
             share(stats.halted, stats.halted + stats.polled)

@@ -169,7 +169,7 @@ fn cost_of_vm(ran: &Ran, phase: &str, vm: &str) -> f64 {
 
 /// One VM under two loads one after the other, then two VMs with one load each, under the defaults and under control.
 pub(crate) fn the_host_layer_is_controlled(test: &str) -> Result<(), String> {
-    // The seconds that each load is counted, and those for which the loads that only the long form judges run before.
+    // For how many seconds each load is counted, and for how many those that only the long form judges run before that.
     let (judged, before) = if crate::is_long() { (3, 12) } else { (1, 1) };
     let script = format!("judged={judged}\nbefore={before}\n{HOST}");
     let job = Job {

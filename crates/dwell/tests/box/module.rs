@@ -209,15 +209,15 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
         "{test}: in force after the short gaps: {}",
         ran.text("controlled").split_whitespace().collect::<Vec<_>>().join(" ")
     );
-    // What a third of a second costs, and an episode of it [us].
+    // What the 0.3 s counted cost, and an episode of them [us].
     let cost = |phase: &str| {
         let of = |name| rise(&ran, &format!("{phase}.begun"), &format!("{phase}.ended"), name) as f64;
         let us = (of("poll_success_ns") + of("poll_fail_ns")) / 1e3 + K * of("halts");
         (us, us / of("episodes"))
     };
     for phase in ["original.short", "controlled.short", "original.long", "controlled.long"] {
-        let (third, episode) = cost(phase);
-        say!("{test}: {phase}: {:.1} % of a CPU, {episode:.1} us an episode", third / 3e3);
+        let (counted, episode) = cost(phase);
+        say!("{test}: {phase}: {:.1} % of a CPU, {episode:.1} us an episode", counted / 3e3);
     }
     assert_eq!(ran.text("ended"), ran.text("originals"));
     assert!(lines.contains("driver: the originals are in force again"), "{lines}");
@@ -644,7 +644,7 @@ pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// A timer that an interrupt arms while its CPU polls, and that is due after the window, fires in time: of 15, or 40, none is more
+/// A timer that an interrupt arms while its CPU polls, and that is due after the window, fires in time: of 15 (in the long form 40) none is more
 /// than ten ticks late, as without the driver. The governor menu keeps the tick before some halts, haltpoll stops it before each.
 pub(crate) fn the_idle_driver_does_not_halt_over_a_timer(test: &str) -> Result<(), String> {
     let kernel = Kernel::V6_12;

@@ -87,8 +87,8 @@ impl Debian {
         let files = PLANS.iter().map(|name| (self.plans.path().join(name), format!("files/{name}")));
         Job {
             kernel: KERNEL,
-            // What is translated [MiB]: more of it than this is left of the last start, and checked at every write where its code
-            // was; a start takes three times as long then.
+            // The emulator's buffer of translated code [MiB]. A larger one still has the code of the last start after a reboot, and
+            // each write to where that was is slow, so that a start takes three times as long.
             options: &["-accel", "tcg,thread=single,tb-size=80"],
             cpus: 1,
             append: APPEND,

@@ -262,7 +262,7 @@ fn halves_that_are_of_other_idlers_are_refused() {
     };
     assert!(advise(false).is_ok());
     match advise(true) {
-        Err(TuneError::OutOfTime { number: 1_934.., episodes: 2_000 }) => {}
+        Err(TuneError::OutOfTime { number: 1_936, episodes: 2_000 }) => {}
         other => panic!("{other:?}"),
     }
 }
