@@ -8,10 +8,8 @@ use dwell_testing::say;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// A load for so many seconds, and what was counted in half a second after them. Right after the start of the machine naps on CPU
-/// 0 hardly make it idle.
+/// A load for so many seconds, and what was counted in half a second after them.
 const PHASE: &str = "
-    sleep 4
     phase() {
         inside nap 0 $2 1000000 $3 >/dev/null & load=$!
         sleep $4
@@ -146,6 +144,7 @@ const HOST: &str = "
     kvm stopped
     control again
     phase again exponential:6ms exponential:6ms 4
+    until [ $(cat $maximum) != 8000000 ]; do sleep 0.01; done
     echo 123456 >$maximum
     sleep 0.2
     keep foreign.json dwell status --control --format json

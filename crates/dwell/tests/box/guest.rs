@@ -110,8 +110,7 @@ pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     let job = Job { options: &VIRTUAL_TIME, append: FORCED, cpus: 1, limit, ..Job::default() };
     let cycle = Cycle {
         layer: "guest",
-        // Right after the start of the machine naps hardly make it idle.
-        load: "sleep 4; inside nap 0 150 1000000 exponential >/dev/null &",
+        load: "inside nap 0 150 1000000 exponential >/dev/null &",
         record: "200ms",
         tune: "--halt-cost 20us",
         verify: "--budget 3s --turn 30ms --settle 10ms",

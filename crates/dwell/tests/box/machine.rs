@@ -1,7 +1,7 @@
 //! A Linux machine in QEMU that runs one shell script and hands back files.
 
 use dwell_testing::cpio::Archive;
-use dwell_testing::qemu::Release;
+use dwell_testing::qemu::{KERNEL, Release};
 use dwell_testing::say;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -94,7 +94,7 @@ fn take(name: &str, files: &[PathBuf], taken: &mut Vec<(String, Vec<u8>)>) {
 /// What a module says in its section `.modinfo` that it depends on.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
-    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return vec![] };
+    let Some(at) = memchr::memmem::find(module, KEY) else { return vec![] };
     let value = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
     let value = String::from_utf8_lossy(value).into_owned();
     value.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -298,10 +298,7 @@ impl Job<'_> {
             .arg(kernel)
             .arg("-initrd")
             .arg(initramfs)
-            .args([
-                "-append",
-                &format!("console=ttyS0 panic=-1 quiet nowatchdog no_timer_check {}", self.append),
-            ])
+            .args(["-append", &format!("{KERNEL} {}", self.append)])
             .arg("-serial")
             .arg(format!("file:{}", dir.join("console").display()))
             .arg("-serial")
@@ -418,7 +415,7 @@ pub(crate) fn libraries(program: &Path) -> Vec<String> {
 /// A QEMU whose emulator shows KVM's signature in CPUID: the three words are numbers in its code, each there once.
 fn with_signature_of_kvm(mut program: Vec<u8>) -> Result<Vec<u8>, String> {
     for (own, kvm) in [(b"TCGT", b"KVMK"), (b"CGTC", b"VMKV"), (b"GTCG", b"M\0\0\0")] {
-        let mut places = program.windows(4).enumerate().filter(|(_, window)| window == own).map(|(at, _)| at);
+        let mut places = memchr::memmem::find_iter(&program, own);
         let (Some(at), None) = (places.next(), places.next()) else {
             return Err("this QEMU does not have the emulator's signature exactly once".to_owned());
         };

@@ -93,7 +93,7 @@ const LONG: &[&str] = &[
 ];
 
 /// One instruction takes 2 ns; the clock jumps ahead when all CPUs are idle.
-const VIRTUAL_TIME: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"];
+const VIRTUAL_TIME: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=2,sleep=off"];
 
 /// As the clock of the machine outside. What is measured then depends on its load.
 const REAL_TIME: [&str; 2] = ["-accel", "tcg,thread=single"];

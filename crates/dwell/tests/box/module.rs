@@ -27,8 +27,7 @@ fn built(kernel: Kernel, name: &str) -> Result<(PathBuf, String), String> {
 }
 
 /// What every script of [`under_the_driver`] begins with: `counters NAME` keeps the driver's counters of CPU
-/// 0, by name, and `values NAME` the parameters that dwell sets. Right after the start of the machine naps on
-/// CPU 0 do not make it idle, with no idle driver either.
+/// 0, by name, and `values NAME` the parameters that dwell sets.
 pub(crate) const BEGIN: &str = "
     parameters=/sys/module/dwell_idle/parameters
     counters() {
@@ -36,7 +35,6 @@ pub(crate) const BEGIN: &str = "
              $1 == \"0\" { for (i = 2; i <= NF; i++) print name[i], $i }' /sys/kernel/debug/dwell_idle/cpus >/out/$1
     }
     values() { for name in halt_cost_ns wake_latency_ns max_window_ns policy; do cat $parameters/$name; done >/out/$1; }
-    sleep 4
 ";
 
 /// Runs a script in virtual time, after the module was loaded with these parameters.
@@ -499,7 +497,7 @@ pub(crate) fn the_idle_driver_and_haltpoll_have_the_same_gaps(test: &str) -> Res
     if !compiled.is_ok_and(|status| status.success()) {
         return Err("no C compiler".to_owned());
     }
-    let script = "sleep 4\n. /proof.sh\n";
+    let script = ". /proof.sh\n";
     let proof = (source.join("proof.sh"), "proof.sh".to_owned());
     for (append, module, arms) in [("cpuidle_haltpoll.force=1", None, 2), ("", Some(file(kernel)?), 5)] {
         let job = Job {
@@ -544,7 +542,7 @@ pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), Strin
             format!("inside wake {mean} {WARM_UP} {WAKES} {shape} $round >>/out/$1.{name}; ")
         })
         .collect();
-    let begin = format!("loads() {{ {loads} }}\nsleep 4\n");
+    let begin = format!("loads() {{ {loads} }}\n");
     let haltpoll = format!(
         "{begin}
         parameters=/sys/module/haltpoll/parameters

@@ -5,7 +5,7 @@ use crate::counted::Counted;
 use crate::machine::{Job, Kernel, Ran, Signature};
 use crate::module;
 use crate::timeline;
-use dwell_testing::qemu::Release;
+use dwell_testing::qemu::{KERNEL, Release};
 use dwell_testing::say;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ const BEGIN: &str = "
     : >/run/said
     qemu -L /inner -accel kvm -cpu host,kvm-hint-dedicated=on -smp 1 -m 768 -nodefaults -no-user-config -display none \\
         -no-reboot -kernel /inner/vmlinuz -initrd /inner/initramfs -serial file:/run/console -serial file:/run/said \\
-        -append \"console=ttyS0 panic=-1 quiet nowatchdog no_timer_check $(cat /inner/append)\" \\
+        -append \"$(cat /inner/append)\" \\
         -drive file=/run/inner.disk,format=raw,if=virtio,cache=unsafe </dev/null >/out/qemu 2>&1 & qemu=$!
     said() {
         until grep -q \"$1\" /run/said; do
@@ -46,7 +46,7 @@ impl<'a> Inner<'a> {
     fn new(job: Job<'a>) -> Result<Inner<'a>, String> {
         let folder = tempfile::tempdir().unwrap();
         job.initramfs(&folder.path().join("initramfs"))?;
-        std::fs::write(folder.path().join("append"), job.append).unwrap();
+        std::fs::write(folder.path().join("append"), format!("{KERNEL} {}", job.append)).unwrap();
         Ok(Inner { job, folder })
     }
 

@@ -7,7 +7,7 @@ use dwell_policy::iothread::Revision;
 use dwell_policy::version::Version;
 use dwell_testing::process::Process;
 pub(crate) use dwell_testing::qemu::Release;
-use dwell_testing::qemu::folder;
+use dwell_testing::qemu::{KERNEL, folder};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Stdio};
@@ -61,7 +61,7 @@ impl Qemu {
         command
             .args(["-name", "guest,debug-threads=on", "-machine", "pc,accel=tcg", "-cpu", "max", "-m", "256"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-            .args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check"])
+            .args(["-append", KERNEL])
             .args(["-object", &format!("iothread,id=io0{separator}{}", options.iothread)])
             .args(["-device", "virtio-blk-pci,drive=d0,iothread=io0"])
             .arg("-kernel")

@@ -3,7 +3,7 @@
 use crate::rig::file;
 use dwell_testing::cpio::Archive;
 use dwell_testing::process::Process;
-use dwell_testing::qemu::{Release, folder};
+use dwell_testing::qemu::{KERNEL, Release, folder};
 use dwell_testing::say;
 use sha2::{Digest, Sha256};
 use std::io::Read;
@@ -58,7 +58,7 @@ fn qemu(release: Release, dir: &Path) -> Result<Command, String> {
         .args(["-machine", "pc,accel=tcg,memory-backend=m0", "-cpu", "max", "-smp", "2", "-m", "256"])
         .args(["-object", "memory-backend-memfd,id=m0,size=256M,share=on"])
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-        .args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check"])
+        .args(["-append", KERNEL])
         .args(["-chardev", &format!("socket,id=c0,path={}", place("socket"))])
         .args(["-device", "vhost-user-blk-pci,chardev=c0,num-queues=2,queue-size=128"])
         .args(["-serial", &format!("file:{}", place("console"))])
