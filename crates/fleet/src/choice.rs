@@ -93,8 +93,8 @@ pub struct Chosen {
     pub least: u128,
 }
 
-/// The costs that are looked at in a search, at most: some seconds on one core.
-const MOST_WORK: u64 = 6_000_000_000;
+/// The costs that are looked at in a search, at most: about two seconds on one core.
+const MOST_WORK: u64 = 1_000_000_000;
 
 /// At most `number` settings of least total cost: fewer where more would save nothing.
 pub fn choose(costs: &Matrix, number: usize) -> Chosen {

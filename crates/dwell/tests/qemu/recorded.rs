@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// How long is recorded.
-const LENGTH: Duration = Duration::from_secs(5);
+const LENGTH: Duration = Duration::from_secs(2);
 
 /// The lines of a log that were written while the recording ran, by their own stamps.
 fn within(log: &str, sleeps: &Reader) -> String {
