@@ -1,7 +1,6 @@
 //! The live controller on a whole machine: its changes, what they save by the kernel's own count, and the
 //! originals afterwards.
 
-use crate::VIRTUAL_TIME;
 use crate::counted::Counted;
 use crate::machine::{Job, Ran};
 use dwell_testing::say;
@@ -60,7 +59,7 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     "
     );
     let job = Job {
-        options: &VIRTUAL_TIME,
+        options: crate::virtual_time(),
         append: "cpuidle_haltpoll.force=1",
         script: &script,
         limit: Duration::from_secs(600),
@@ -172,7 +171,7 @@ pub(crate) fn the_host_layer_is_controlled(test: &str) -> Result<(), String> {
     let (judged, before) = if crate::is_long() { (3, 12) } else { (1, 1) };
     let script = format!("judged={judged}\nbefore={before}\n{HOST}");
     let job = Job {
-        options: &VIRTUAL_TIME,
+        options: crate::virtual_time(),
         cpus: 5,
         memory_mib: 1536,
         modules: &["kvm"],

@@ -1,6 +1,5 @@
 //! The host layer: the KVM of a stock kernel on emulated SVM, with a vCPU that halts.
 
-use crate::VIRTUAL_TIME;
 use crate::cycle::Cycle;
 use crate::machine::{Job, Kernel, program_of_test};
 use dwell_policy::host::{Knobs, Params, Revision, Vcpu};
@@ -17,7 +16,7 @@ const MAX_NS: u32 = 2_000_000;
 
 fn job() -> Job<'static> {
     Job {
-        options: &VIRTUAL_TIME,
+        options: crate::virtual_time(),
         modules: &["kvm"],
         later: &["kvm_amd"],
         memory_mib: 1536,

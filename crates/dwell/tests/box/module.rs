@@ -1,6 +1,5 @@
 //! The idle driver `kernel/dwell_idle`: it learns, follows its limits, and leaves no trace of itself.
 
-use crate::VIRTUAL_TIME;
 use crate::control::has_gained;
 use crate::machine::{Job, Kernel, Ran, Signature};
 use dwell_recording::{Chunk, Columns, Reader};
@@ -43,7 +42,7 @@ fn under_the_driver(test: &str, parameters: &str, script: &str) -> Result<Ran, S
     let script = format!("{BEGIN}keep load insmod /dwell_idle.ko {parameters}\n{script}");
     let job = Job {
         kernel,
-        options: &VIRTUAL_TIME,
+        options: crate::virtual_time(),
         files: vec![file(kernel)?],
         script: &script,
         limit: Duration::from_secs(800),
@@ -469,7 +468,7 @@ pub(crate) fn the_idle_driver_refuses_with_a_reason(test: &str) -> Result<(), St
         kernel,
         signature,
         append,
-        options: &VIRTUAL_TIME,
+        options: crate::virtual_time(),
         script,
         ..Job::default()
     };
@@ -502,7 +501,7 @@ pub(crate) fn the_idle_driver_and_haltpoll_have_the_same_gaps(test: &str) -> Res
     for (append, module, arms) in [("cpuidle_haltpoll.force=1", None, 2), ("", Some(file(kernel)?), 5)] {
         let job = Job {
             kernel,
-            options: &VIRTUAL_TIME,
+            options: crate::virtual_time(),
             append,
             memory_mib: 1024,
             files: [proof.clone()].into_iter().chain(module).collect(),
@@ -584,7 +583,7 @@ pub(crate) fn a_cpu_that_polls_gets_no_interrupt(test: &str) -> Result<(), Strin
     files.extend(before.map(|path| (path, "before.ko".to_owned())));
     let machine = |script, append, files| Job {
         kernel,
-        options: &VIRTUAL_TIME,
+        options: crate::virtual_time(),
         append,
         files,
         script,
@@ -664,7 +663,7 @@ pub(crate) fn the_idle_driver_does_not_halt_over_a_timer(test: &str) -> Result<(
         dmesg >/out/dmesg
     ";
     let script = &format!("trials={trials}\n{script}");
-    let options = [&VIRTUAL_TIME[..], &["-device", "edu"]].concat();
+    let options = [crate::virtual_time(), &["-device", "edu"]].concat();
     let files = vec![file(kernel)?, built(kernel, "late.ko")?];
     let limit = Duration::from_secs(1_200);
     let ran = Job { kernel, options: &options, files, script, limit, ..Job::default() }.run(test)?;

@@ -1,6 +1,5 @@
 //! A guest in a guest: KVM on emulated SVM runs a stock kernel, whose driver and governor haltpoll load by themselves.
 
-use crate::VIRTUAL_TIME;
 use crate::counted::Counted;
 use crate::machine::{Job, Kernel, Ran, Signature};
 use crate::module;
@@ -64,7 +63,7 @@ impl<'a> Inner<'a> {
         ];
         let script = [BEGIN, script, END].concat();
         let job = Job {
-            options: &VIRTUAL_TIME,
+            options: crate::virtual_time(),
             signature: Signature::Tcg,
             cpus: 1,
             memory_mib: 3072,

@@ -1,6 +1,5 @@
 //! `dwell control` for a long time, in virtual time: what runs beside the machine does not disturb it.
 
-use crate::VIRTUAL_TIME;
 use crate::counted::Counted;
 use crate::machine::{Job, Ran};
 use dwell_testing::say;
@@ -106,7 +105,7 @@ pub(crate) fn control_is_soaked(test: &str) -> Result<(), String> {
     };
     let script = format!("looks={number} between={between_s}\n{SCRIPT}");
     let job = Job {
-        options: &VIRTUAL_TIME,
+        options: crate::virtual_time(),
         cpus: 3,
         memory_mib: 1536,
         modules: &["kvm"],
