@@ -59,7 +59,7 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     "
     );
     let job = Job {
-        options: crate::virtual_time(),
+        options: crate::coarse_time(),
         append: "cpuidle_haltpoll.force=1",
         script: &script,
         limit: Duration::from_secs(600),
@@ -171,7 +171,7 @@ pub(crate) fn the_host_layer_is_controlled(test: &str) -> Result<(), String> {
     let (judged, before) = if crate::is_long() { (3, 12) } else { (1, 1) };
     let script = format!("judged={judged}\nbefore={before}\n{HOST}");
     let job = Job {
-        options: crate::virtual_time(),
+        options: crate::coarse_time(),
         cpus: 5,
         memory_mib: 1536,
         modules: &["kvm"],

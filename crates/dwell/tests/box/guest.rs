@@ -106,7 +106,7 @@ fn agrees_with_the_kernel(test: &str, kernel: Kernel, signature: Signature, ran:
 /// of polls shows the effect.
 pub(crate) fn from_record_to_revert(test: &str) -> Result<(), String> {
     let limit = Duration::from_secs(600);
-    let job = Job { options: crate::virtual_time(), append: FORCED, cpus: 1, limit, ..Job::default() };
+    let job = Job { options: crate::coarse_time(), append: FORCED, cpus: 1, limit, ..Job::default() };
     let cycle = Cycle {
         layer: "guest",
         load: "inside nap 0 150 1000000 exponential >/dev/null &",
@@ -138,7 +138,7 @@ pub(crate) fn every_decision_of_haltpoll_is_the_models(test: &str) -> Result<(),
     );
     // Where several threads run the CPUs, a kernel died of code that changed on one CPU while another ran it.
     let job = Job {
-        options: crate::virtual_time(),
+        options: crate::coarse_time(),
         append: FORCED,
         programs: vec![(program_of_test("recorders")?, "recorders")],
         script: &script,

@@ -16,7 +16,7 @@ const MAX_NS: u32 = 2_000_000;
 
 fn job() -> Job<'static> {
     Job {
-        options: crate::virtual_time(),
+        options: crate::coarse_time(),
         modules: &["kvm"],
         later: &["kvm_amd"],
         memory_mib: 1536,

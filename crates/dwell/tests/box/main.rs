@@ -18,7 +18,7 @@
 //! go into `Job::files`.
 //!
 //! # Virtual time
-//! With `-icount` ([`virtual_time`]) the guest's clock counts its instructions. That the emulator is not run
+//! With `-icount` ([`VIRTUAL_TIME`]) the guest's clock counts its instructions. That the emulator is not run
 //! for a while then does not show in the guest, and what is measured there does not depend on the load of the
 //! machine outside.
 
@@ -92,14 +92,12 @@ const LONG: &[&str] = &[
     "control_is_soaked",
 ];
 
-/// The clock counts instructions, and jumps ahead when all CPUs are idle. An instruction takes 4 ns: each second of polling is
-/// emulated in half the time of one of 2 ns, which the long forms have.
-fn virtual_time() -> &'static [&'static str] {
-    if is_long() {
-        &["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"]
-    } else {
-        &["-accel", "tcg,thread=single", "-icount", "shift=2,sleep=off"]
-    }
+/// One instruction takes 2 ns; the clock jumps ahead when all CPUs are idle.
+const VIRTUAL_TIME: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"];
+
+/// The same with 4 ns where no long form is asked for: a second of polling is emulated in half the time.
+fn coarse_time() -> &'static [&'static str] {
+    if is_long() { &VIRTUAL_TIME } else { &["-accel", "tcg,thread=single", "-icount", "shift=2,sleep=off"] }
 }
 
 /// As the clock of the machine outside. What is measured then depends on its load.
@@ -107,7 +105,7 @@ const REAL_TIME: [&str; 2] = ["-accel", "tcg,thread=single"];
 
 /// Virtual time, in which 6.1 does not start.
 fn time_of(kernel: machine::Kernel) -> &'static [&'static str] {
-    if kernel == machine::Kernel::V6_1 { &REAL_TIME } else { virtual_time() }
+    if kernel == machine::Kernel::V6_1 { &REAL_TIME } else { coarse_time() }
 }
 
 /// Whether the long forms of the jobs are asked for.

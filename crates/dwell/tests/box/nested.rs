@@ -63,7 +63,7 @@ impl<'a> Inner<'a> {
         ];
         let script = [BEGIN, script, END].concat();
         let job = Job {
-            options: crate::virtual_time(),
+            options: crate::coarse_time(),
             signature: Signature::Tcg,
             cpus: 1,
             memory_mib: 3072,

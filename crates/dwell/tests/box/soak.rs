@@ -105,7 +105,7 @@ pub(crate) fn control_is_soaked(test: &str) -> Result<(), String> {
     };
     let script = format!("looks={number} between={between_s}\n{SCRIPT}");
     let job = Job {
-        options: crate::virtual_time(),
+        options: crate::coarse_time(),
         cpus: 3,
         memory_mib: 1536,
         modules: &["kvm"],
