@@ -1,6 +1,6 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
 //! FILES`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US
-//! WARM_UP COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`.
+//! WARM_UP COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`, `inside naps CPU MEAN_US BEFORE COUNT SHAPE FILE INTO`.
 
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::guest::{self, Sleeper, sleeper};
@@ -31,6 +31,10 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
     }
     Some(match words {
         ["nap", cpu, mean_us, count, shape] => nap(number(cpu), number(mean_us), number(count), shape),
+        ["naps", cpu, mean_us, before, count, shape, file, into] => {
+            let counts = [before, count].map(|word| number(word));
+            counted_naps(number(cpu), number(mean_us), counts, shape, [file, into])
+        }
         ["halt", mean_us, count, shape, files] => {
             halt(number(mean_us), number(count), shape, *files == "statistics")
                 .map_err(|error| format!("the VM: {error}"))
@@ -158,6 +162,27 @@ fn nap(cpu: u64, mean_us: u64, count: u64, shape: &str) -> Result<(), String> {
         at(99)
     );
     Ok(())
+}
+
+/// Naps of which the first `before` are not counted: what `file` has before and after the others is kept in `INTO.begun` and
+/// `INTO.ended`. It is read on this CPU, because a program that starts on another one takes its turn.
+fn counted_naps(
+    cpu: u64,
+    mean_us: u64,
+    [before, count]: [u64; 2],
+    shape: &str,
+    [file, into]: [&str; 2],
+) -> Result<(), String> {
+    let read = || std::fs::read(file).map_err(|error| format!("{file}: {error}"));
+    let keep = |when: &str, bytes: Vec<u8>| {
+        std::fs::write(format!("{into}.{when}"), bytes).map_err(|error| format!("{into}.{when}: {error}"))
+    };
+    nap(cpu, mean_us, before, shape)?;
+    let begun = read()?;
+    nap(cpu, mean_us, count, shape)?;
+    let ended = read()?;
+    keep("begun", begun)?;
+    keep("ended", ended)
 }
 
 /// A VM whose only vCPU halts and is interrupted, again and again; with its statistics file open, as QEMU 8.1
