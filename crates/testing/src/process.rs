@@ -1,9 +1,10 @@
 //! Child processes of tests.
 
 use std::env;
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::ops::{Deref, DerefMut};
-use std::process::{Child, Command, Output};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -30,6 +31,21 @@ pub fn is_alone(path: &str) -> bool {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && printed.contains("1 passed"), "{test}: {printed}{told}");
     false
+}
+
+/// Writes a program that a test starts afterwards. A child of this process does it: what is open for writing here while another
+/// thread starts a program is open there, too, for a moment, and the kernel refuses to run such a file ("Text file busy").
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_program(path: &Path, bytes: &[u8]) {
+    let mut command = Command::new("install");
+    command.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let mut install = command.spawn().expect("`install` can be started");
+    let written = install.stdin.take().expect("it has a pipe").write_all(bytes);
+    let ended = install.wait();
+    assert!(ended.is_ok_and(|status| status.success()), "{} cannot be written", path.display());
+    written.expect("`install` reads all of it");
 }
 
 /// A child process that is killed when this is dropped.

@@ -149,7 +149,9 @@ pub(crate) fn every_decision_of_kvm_is_the_models(test: &str) -> Result<(), Stri
     let numbers: Vec<u64> = all.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [decisions, polls, changes, deviations] = numbers[..] else { panic!("{all}") };
     assert_eq!(deviations, 0, "{all}");
-    assert!(decisions >= 15 * wakes && polls > decisions / 10 && changes > 100, "{all}");
+    // A vCPU whose interrupt comes while it leaves the guest is not halted: nothing is decided then, and KVM counts nothing, which
+    // the tests have compared for every set-up.
+    assert!(100 * decisions >= 99 * 15 * wakes && polls > decisions / 10 && changes > 100, "{all}");
     say!("{test}: in {:.0} s", begun.elapsed().as_secs_f64());
     Ok(())
 }

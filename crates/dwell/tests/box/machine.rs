@@ -1,10 +1,10 @@
 //! A Linux machine in QEMU that runs one shell script and hands back files.
 
 use dwell_testing::cpio::Archive;
+use dwell_testing::process::write_program;
 use dwell_testing::qemu::{KERNEL, Release};
 use dwell_testing::say;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -320,8 +320,7 @@ impl Job<'_> {
             Signature::Tcg => self.qemu.command()?,
             Signature::Kvm => {
                 let copy = dir.join("qemu");
-                fs::write(&copy, with_signature_of_kvm(fs::read(&program).unwrap())?).unwrap();
-                fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+                write_program(&copy, &with_signature_of_kvm(fs::read(&program).unwrap())?);
                 self.qemu.command_of(&copy)?
             }
         };

@@ -42,7 +42,7 @@ fn under_the_driver(test: &str, parameters: &str, script: &str) -> Result<Ran, S
     let script = format!("{BEGIN}keep load insmod /dwell_idle.ko {parameters}\n{script}");
     let job = Job {
         kernel,
-        options: crate::coarse_time(),
+        options: crate::COARSE_TIME,
         files: vec![file(kernel)?],
         script: &script,
         limit: Duration::from_secs(800),
@@ -182,18 +182,16 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
     let script = CONTROL.to_owned()
         + "
         phase() {
-            inside nap 0 $2 1000000 constant >/dev/null & load=$!
-            sleep $3
-            counters $1.begun; sleep 0.3; counters $1.ended
-            kill $load
+            inside naps 0 $2 $3 $4 constant /sys/kernel/debug/dwell_idle/cpus /run/$1
+            counters $1.begun /run/$1.begun; counters $1.ended /run/$1.ended
         }
-        phase original.short 30 0.3
-        phase original.long 500 0.3
+        phase original.short 30 3000 3000
+        phase original.long 500 500 500
         control control revert
         sleep 0.5
-        phase controlled.short 30 3
+        phase controlled.short 30 30000 3000
         values controlled
-        phase controlled.long 500 3
+        phase controlled.long 500 5000 500
         keep status.json dwell status --control --format json
         keep stop.json dwell control stop
         wait $control
@@ -207,7 +205,7 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
         "{test}: in force after the short gaps: {}",
         ran.text("controlled").split_whitespace().collect::<Vec<_>>().join(" ")
     );
-    // What the 0.3 s counted cost, and an episode of them [us].
+    // What the naps counted cost, and an episode of them [us].
     let cost = |phase: &str| {
         let of = |name| rise(&ran, &format!("{phase}.begun"), &format!("{phase}.ended"), name) as f64;
         let us = (of("poll_success_ns") + of("poll_fail_ns")) / 1e3 + K * of("halts");
@@ -215,7 +213,7 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
     };
     for phase in ["original.short", "controlled.short", "original.long", "controlled.long"] {
         let (counted, episode) = cost(phase);
-        say!("{test}: {phase}: {:.1} % of a CPU, {episode:.1} us an episode", counted / 3e3);
+        say!("{test}: {phase}: {:.1} ms in all, {episode:.1} us an episode", counted / 1e3);
     }
     assert_eq!(ran.text("ended"), ran.text("originals"));
     assert!(lines.contains("driver: the originals are in force again"), "{lines}");

@@ -1,6 +1,6 @@
 //! The program as a user meets it: results, and what it says when something is wrong.
 
-use dwell_testing::process::Sleeper;
+use dwell_testing::process::{Sleeper, write_program};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -833,7 +833,6 @@ fn what_a_trace_lacks_is_said_at_import_and_later() {
 
 #[test]
 fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
-    use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let to = folder.text("out.parquet");
     let (perf, trace_cmd) = (field_case("12-perf.data"), field_case("12-trace.dat"));
@@ -846,9 +845,7 @@ fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
     }
     let text = field_case("13-perf-tid-reltime-lost.txt");
     let convert = |script: &str| {
-        let program = folder.write("perf", format!("#!/bin/sh\n{script}\n").as_bytes());
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
-            .expect("the mode can be set");
+        write_program(&folder.path("perf"), format!("#!/bin/sh\n{script}\n").as_bytes());
         let path = format!("{}:/usr/bin:/bin", folder.0.path().display());
         let args = ["import", &perf, "--convert", "-o", &to, "--force", "--format", "json"];
         Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).env("PATH", path).output().expect("dwell starts")
@@ -946,8 +943,8 @@ fn what_the_user_names_is_read_with_the_rights_of_the_user_alone() {
     let folder = Folder::new();
     let secret = folder.write("secret", b"root:*:20000:0:99999:7:::\n");
     let program = folder.path("dwell");
-    std::fs::copy(env!("CARGO_BIN_EXE_dwell"), &program).unwrap();
-    for (path, mode) in [(folder.path(""), 0o755), (program.clone(), 0o755), (folder.path("secret"), 0o600)] {
+    write_program(&program, &std::fs::read(env!("CARGO_BIN_EXE_dwell")).unwrap());
+    for (path, mode) in [(folder.path(""), 0o755), (folder.path("secret"), 0o600)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
     let as_nobody = |words: &[&str]| {
