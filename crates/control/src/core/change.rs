@@ -96,6 +96,11 @@ pub enum Cause {
     },
     /// Idlers mostly halted, and were cheaper, or did more for it, while they polled, which no replay had shown.
     Tried(Measured),
+    /// Nothing could be observed: the originals are in force for a while.
+    Unseen {
+        /// How long they stay in force \[ns\].
+        rest_ns: u64,
+    },
     /// The rule does not do what was counted: the originals are in force for a while.
     Untrusted {
         #[serde(flatten)]

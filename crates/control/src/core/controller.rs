@@ -140,7 +140,7 @@ impl Controller {
             present: self.present,
             owed_ns: self.account.owed_ns(),
             rests: self.account.rests(now_ns) || self.checks.hold(now_ns) && !self.is_controlled(),
-            untrusted: self.trust.lost,
+            untrusted: self.trust.lost.filter(|lost| now_ns < lost.until_ns),
             latency_ns: self.idlers.latency_ns(),
         }
     }
@@ -234,6 +234,14 @@ impl Controller {
         self.pace.decided(now_ns, quiet, false);
     }
 
+    /// Nothing could be observed, for a reason that may pass: the originals are to be in force, as after trust is lost.
+    pub fn unseen(&mut self, now_ns: u64) -> Change {
+        self.checks.break_off(now_ns);
+        self.waiting = None;
+        let rest_ns = self.trust.lose(now_ns, None);
+        Change { at_ns: now_ns, from: self.present, to: self.originals(), cause: Cause::Unseen { rest_ns } }
+    }
+
     /// Writes of the observer's own, which count as the controller's: whether so many are possible now, and
     /// the way back to the originals after them.
     pub fn may_write_more(&mut self, now_ns: u64, number: usize) -> bool {
@@ -253,9 +261,10 @@ impl Controller {
         self.searched = Searched::default();
         self.glances.begin_anew();
         self.idlers.changed(&change.to);
-        match self.checks.settles() {
-            true => self.pace.at(change.at_ns, SETTLE_NS),
-            false => self.pace.start(change.at_ns),
+        match change.cause {
+            Cause::Unseen { rest_ns } => self.pace.at(change.at_ns, rest_ns),
+            _ if self.checks.settles() => self.pace.at(change.at_ns, SETTLE_NS),
+            _ => self.pace.start(change.at_ns),
         }
     }
 
@@ -450,7 +459,7 @@ impl Controller {
             && period.counted.episodes >= FEWEST as u64
             && let Some(apart) = self.trust.compare(&period.predicted, &period.counted, period.how)
         {
-            let (episodes, rest_ns) = (period.counted.episodes, self.trust.lose(now_ns, apart));
+            let (episodes, rest_ns) = (period.counted.episodes, self.trust.lose(now_ns, Some(apart)));
             return (Some((originals, Cause::Untrusted { apart, episodes, rest_ns })), true);
         }
         if let Some(Loss { excess_ns, originals_ns, rest_ns }) = loss {

@@ -62,7 +62,8 @@ pub struct Apart {
 /// Trust that is lost, and until when the originals are in force, unless the load changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lost {
-    pub apart: Apart,
+    /// `None` where nothing could be observed.
+    pub apart: Option<Apart>,
     /// Until when \[ns\].
     pub until_ns: u64,
 }
@@ -85,7 +86,7 @@ impl Trust {
     }
 
     /// It is lost, for so long \[ns\].
-    pub(crate) fn lose(&mut self, now_ns: u64, apart: Apart) -> u64 {
+    pub(crate) fn lose(&mut self, now_ns: u64, apart: Option<Apart>) -> u64 {
         // After a long time of trust this is another load.
         if now_ns.saturating_sub(self.since_ns) >= LONGEST_REST_NS {
             self.rest.begin_anew();
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn lost_trust_comes_back_later_and_later_and_at_once_with_another_load() {
         const SECOND_NS: u64 = 1_000_000_000;
-        let apart = Apart { figure: Figure::Polls, predicted: 1.0, counted: 9 };
+        let apart = Some(Apart { figure: Figure::Polls, predicted: 1.0, counted: 9 });
         let (mut trust, mut now_ns, mut rests) = (Trust::new(0), SECOND_NS, vec![]);
         for _ in 0..8 {
             let rest_ns = trust.lose(now_ns, apart);

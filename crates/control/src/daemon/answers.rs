@@ -34,7 +34,8 @@ impl Control<'_> {
         let (now, snapshot) = (self.now_ns(), self.snapshot());
         let of = |(layered, OfLayer { state, present, lost, tally, .. }): (&Layered, &OfLayer)| {
             let seen = layered.controller.status(now);
-            let untrusted = seen.untrusted.map(|lost| words::untrusted(&lost, now));
+            let untrusted =
+                seen.untrusted.map(|lost| words::untrusted(&lost, layered.unseen.as_deref(), now));
             let mut status = json!({
                 "layer": layered.subject.layer().name(),
                 "qmp": layered.subject.iothread().map(|target| &target.socket),

@@ -30,6 +30,42 @@ impl Control<'_> {
         }
     }
 
+    /// What cannot be observed now may be later: until then the originals are in force. The same reason is told once.
+    fn unseen(&mut self, at: usize, trouble: Trouble) -> anyhow::Result<()> {
+        let Trouble::Other(error) = trouble else { return self.trouble(at, trouble) };
+        let now_ns = self.now_ns();
+        let layered = &mut self.layers[at];
+        let why = format!("{error:#}");
+        let change = layered.controller.unseen(now_ns);
+        if layered.unseen.as_ref() == Some(&why) {
+            layered.controller.changed(&change);
+            layered.tally.reason(Reason::Failed);
+            return Ok(());
+        }
+        let line = format!("{}: {why}", self.line(at, &change));
+        self.layers[at].unseen = Some(why);
+        match self.config.mode {
+            Mode::Active => self.act(at, &change, &line),
+            Mode::Advise => {
+                self.layers[at].controller.changed(&change);
+                self.advise(at, &change, &line);
+                Ok(())
+            }
+        }
+    }
+
+    fn is_seen(&mut self, at: usize) {
+        if self.layers[at].unseen.take().is_some() {
+            self.notes.say(&self.layers[at].subject, "it can be observed again");
+        }
+    }
+
+    /// One line of a change.
+    fn line(&self, at: usize, change: &Change) -> String {
+        let source = &*self.layers[at].source;
+        words::line(change, &|idler| called(source, idler))
+    }
+
     pub(super) fn give_up_if_foreign(&mut self, at: usize) -> anyhow::Result<()> {
         let lease = self.layers[at].lease.as_ref();
         match lease.map(|lease| lease.check(self.machine)) {
@@ -120,9 +156,12 @@ impl Control<'_> {
 
     fn decide_one(&mut self, at: usize) -> anyhow::Result<()> {
         if self.layers[at].source.is_to_be_checked() {
-            match self.config.mode {
-                Mode::Active => self.give_up_if_foreign(at)?,
-                Mode::Advise => self.follow_the_setting(at)?,
+            let is_known = match self.config.mode {
+                Mode::Active => self.give_up_if_foreign(at).map(|()| true),
+                Mode::Advise => self.follows_the_setting(at),
+            };
+            if !is_known? {
+                return Ok(());
             }
         }
         if self.layers[at].given_up.is_some() || self.is_lost(at) {
@@ -141,12 +180,12 @@ impl Control<'_> {
         match self.config.mode {
             Mode::Advise => {
                 let advice = self.by_work(at, change);
-                advice.iter().for_each(|change| self.advise(at, change));
+                advice.iter().for_each(|change| self.advise(at, change, &self.line(at, change)));
                 Ok(())
             }
             Mode::Active => {
                 let change = change.or_else(|| self.compared(at));
-                change.map_or(Ok(()), |change| self.act(at, &change))
+                change.map_or(Ok(()), |change| self.act(at, &change, &self.line(at, &change)))
             }
         }
     }
@@ -159,7 +198,10 @@ impl Control<'_> {
             return Ok(Some(vec![]));
         }
         let quiet = match source.observe(self.machine, controller, lease.as_mut(), now_ns) {
-            Ok(Look::Episodes(observed)) => return Ok(Some(observed)),
+            Ok(Look::Episodes(observed)) => {
+                self.is_seen(at);
+                return Ok(Some(observed));
+            }
             Ok(Look::Nothing { quiet }) => quiet,
             Ok(Look::Polls) => {
                 let what = "no advice: it polls, and episodes that end while it polls cannot be recorded; with \
@@ -168,17 +210,18 @@ impl Control<'_> {
                 true
             }
             Err(trouble) => {
-                self.trouble(at, trouble)?;
+                self.unseen(at, trouble)?;
                 return Ok(None);
             }
         };
+        self.is_seen(at);
         let now_ns = self.now_ns();
         self.layers[at].controller.postpone(now_ns, quiet);
         Ok(None)
     }
 
     /// Without control the setting may be changed by anybody: advice is over the one in force.
-    fn follow_the_setting(&mut self, at: usize) -> anyhow::Result<()> {
+    fn follows_the_setting(&mut self, at: usize) -> anyhow::Result<bool> {
         let layered = &self.layers[at];
         let is_iothread = layered.subject.iothread().is_some();
         let followed = match self.present(&layered.subject) {
@@ -186,31 +229,33 @@ impl Control<'_> {
             Ok(_) => self.renew(at),
             Err(error) => Err(error),
         };
-        followed.or_else(|error| self.trouble(at, Trouble::of(is_iothread, error)))
+        match followed {
+            Ok(()) => Ok(true),
+            Err(error) => self.unseen(at, Trouble::of(is_iothread, error)).map(|()| false),
+        }
     }
 
-    fn advise(&mut self, at: usize, change: &Change) {
+    fn advise(&mut self, at: usize, change: &Change, line: &str) {
         let layered = &mut self.layers[at];
-        let line = words::line(change, &|idler| called(&*layered.source, idler));
-        layered.tally.change(change.at_ns, Reason::of(&change.cause), &line);
+        layered.tally.change(change.at_ns, Reason::of(&change.cause), line);
         if let Some(log) = &mut self.log {
-            log.changed(&layered.subject, change, &line);
+            log.changed(&layered.subject, change, line);
         }
+        let is_none = matches!(change.cause, Cause::Untrusted { .. } | Cause::Unseen { .. });
         let line = match change.cause {
-            Cause::Untrusted { .. } => format!("no advice; {line}"),
+            _ if is_none => format!("no advice; {line}"),
             _ if change.writes() == 0 => format!("advice: leave the setting as it is: {line}"),
             Cause::Work { .. } => format!("advice: {line}"),
             _ => format!("advice, by replay alone: {line}"),
         };
-        if !matches!(change.cause, Cause::Untrusted { .. }) {
+        if !is_none {
             layered.controller.advised(change);
         }
         self.notes.say(&layered.subject, &line);
     }
 
-    fn act(&mut self, at: usize, change: &Change) -> anyhow::Result<()> {
+    fn act(&mut self, at: usize, change: &Change, line: &str) -> anyhow::Result<()> {
         let layered = &mut self.layers[at];
-        let line = words::line(change, &|idler| called(&*layered.source, idler));
         let reason = Reason::of(&change.cause);
         let Some(lease) = &mut layered.lease else { return Ok(()) };
         if let Err(error) = lease.set(self.machine, &change.to) {
@@ -218,13 +263,13 @@ impl Control<'_> {
         }
         layered.controller.changed(change);
         if let Some(log) = &mut self.log {
-            log.changed(&layered.subject, change, &line);
+            log.changed(&layered.subject, change, line);
         }
         if change.cause == Cause::Turn {
             return Ok(());
         }
-        layered.tally.change(change.at_ns, reason, &line);
-        self.notes.say(&layered.subject, &line);
+        layered.tally.change(change.at_ns, reason, line);
+        self.notes.say(&layered.subject, line);
         Ok(())
     }
 }

@@ -176,6 +176,20 @@ impl<'a> Log<'a> {
         Ok(Log { notes, path: path.to_owned(), file, bytes, runs: vec![], failed: false })
     }
 
+    /// Goes on with the file that has its name now: the one from before may have been put aside.
+    pub(super) fn open_again(&mut self) -> anyhow::Result<()> {
+        let Log { file, bytes, .. } = Log::open(&self.path, self.notes)?;
+        let id = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
+        let is_the_same = id(&file)? == id(&self.file)?;
+        (self.file, self.bytes) = (file, bytes);
+        if is_the_same {
+            return Ok(());
+        }
+        let heads: Result<Vec<String>, _> =
+            self.runs.iter().map(|run| serde_json::to_string(&run.head)).collect();
+        heads?.into_iter().try_for_each(|head| Ok(self.append(&(head + "\n"))?))
+    }
+
     /// Control of a layer or I/O thread begins.
     pub(super) fn began(
         &mut self,
@@ -299,13 +313,7 @@ impl<'a> Log<'a> {
                 is_log(&mut old)?;
             }
             fs::rename(&self.path, aside)?;
-            let Log { file, bytes, .. } = Log::open(&self.path, self.notes).map_err(io::Error::other)?;
-            (self.file, self.bytes) = (file, bytes);
-            let heads: Result<Vec<String>, _> =
-                self.runs.iter().map(|run| serde_json::to_string(&run.head)).collect();
-            for head in heads? {
-                self.append(&(head + "\n"))?;
-            }
+            self.open_again().map_err(io::Error::other)?;
         }
         self.append(&line)
     }

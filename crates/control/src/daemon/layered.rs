@@ -30,6 +30,8 @@ pub(super) struct Layered {
     pub(super) lease: Option<Lease>,
     /// Why it is left alone.
     pub(super) given_up: Option<String>,
+    /// Why it could not be observed when that was last tried.
+    pub(super) unseen: Option<String>,
     /// What idlers vetoed last, and when that was said \[ns\].
     vetoed: BTreeMap<u64, (Setting, u64)>,
     pub(super) tally: Tally,
@@ -100,6 +102,7 @@ impl Control<'_> {
             source,
             lease,
             given_up: None,
+            unseen: None,
             vetoed: BTreeMap::new(),
             tally: Tally::default(),
             rests_until_ns: 0,

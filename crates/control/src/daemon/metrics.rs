@@ -64,6 +64,7 @@ impl Reason {
             Cause::Loss { .. } => Reason::Loss,
             Cause::Vetoed { .. } => Reason::Veto,
             Cause::Untrusted { .. } => Reason::Untrusted,
+            Cause::Unseen { .. } => Reason::Failed,
         }
     }
 }

@@ -325,7 +325,12 @@ impl<'a> Control<'a> {
     fn configure_again(&mut self, task: &Task<'_>) -> anyhow::Result<()> {
         let config = match self.other_configuration(task) {
             Ok(Some(config)) => config,
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                if let Some(Err(error)) = self.log.as_mut().map(Log::open_again) {
+                    self.notes.warn(&format!("dwell: {error:#}; the log goes on in the file from before"));
+                }
+                return Ok(());
+            }
             Err(error) => {
                 self.notes.warn(&stays(&error));
                 return Ok(());

@@ -2,6 +2,7 @@
 //! clock that passes where the daemon waits.
 
 use super::config::{Config, Mode, Options};
+use super::decisions::{Decisions, Run};
 use super::iothread::{Found, Look, Trouble};
 use super::machine::setting;
 use super::metrics::Published;
@@ -43,11 +44,13 @@ struct Load {
     causes: Option<fn() -> anyhow::Result<Segments>>,
     /// The CPU time of a look at it.
     look: Duration,
+    /// Why it cannot be observed.
+    unseen: Option<&'static str>,
 }
 
 /// A machine without load, whose CPU is quiet.
 const QUIET: Load =
-    Load { idle_ns: 4 * MILLISECOND_NS, miscounted: false, causes: None, look: Duration::ZERO };
+    Load { idle_ns: 4 * MILLISECOND_NS, miscounted: false, causes: None, look: Duration::ZERO, unseen: None };
 const BUSY_NS: u64 = 10_000;
 /// The wakeup latency of a halt.
 const LATENCY_NS: u64 = 14_000;
@@ -179,7 +182,10 @@ impl Source for Cpu {
             player.set(&present);
             *before = present;
         }
-        let Load { idle_ns, miscounted, look, .. } = self.load.get();
+        let Load { idle_ns, miscounted, look, unseen, .. } = self.load.get();
+        if let Some(why) = unseen {
+            return Err(Trouble::Other(anyhow::anyhow!(why)));
+        }
         self.cpu_time.set(self.cpu_time.get() + look);
         let number = (now_ns - self.seen_ns) / (idle_ns + BUSY_NS);
         self.seen_ns = now_ns;
@@ -386,6 +392,42 @@ fn what_causes_contradict_is_named_once_and_not_chosen() {
     for causes in [None, Some((|| Ok(in_turns(None))) as fn() -> anyhow::Result<Segments>)] {
         let (lines, writes) = controlled(5_000, causes);
         assert!(lines[1].starts_with("guest: verified in turns: ") && writes == 3, "{lines:?} {writes}");
+    }
+}
+
+#[test]
+fn what_cannot_be_observed_for_a_while_is_controlled_again_afterwards() {
+    const WHY: &str = "cannot record: CPU 3 went offline";
+    for mode in [Mode::Active, Mode::Advise] {
+        let fixture = Fixture::guest();
+        let before = fixture.snapshot();
+        let load = Load { idle_ns: 150_000, ..QUIET };
+        let maximum = fixture.value("guest_halt_poll_ns");
+        let during = {
+            let path = fixture.path("/sys/module/haltpoll/parameters/guest_halt_poll_ns");
+            move || assert_eq!(fs::read_to_string(&path).unwrap().trim(), maximum)
+        };
+        let script = vec![
+            (10.0, Event::Load(Load { unseen: Some(WHY), ..load })),
+            (40.0, Event::Ask(Ask::Status)),
+            (40.0, Event::Do(Box::new(during))),
+            (50.0, Event::Load(load)),
+            (119.0, Event::Ask(Ask::Status)),
+        ];
+        let ran = run(&fixture, &|| Ok(configuration(mode)), load, 120.0, script);
+        assert_eq!(ran.end.as_ref().unwrap(), &End::Duration);
+        let of = |part: &str| ran.lines.iter().filter(|line| line.contains(part)).count();
+        assert_eq!((of(WHY), of("guest: it can be observed again")), (1, 1), "{}", ran.text());
+        let [unseen, seen] = [0, 1].map(|at| &ran.answers[at]["layers"][0]);
+        assert_eq!(unseen["state"], "untrusted");
+        let why = unseen["why"].as_str().unwrap();
+        assert!(why.starts_with(WHY) && why.contains("; it tries again in "), "{why}");
+        // After 1, 2, 4, 8 and 16 s.
+        assert_eq!(unseen["reasons"]["failed"], 5, "{}", ran.text());
+        let (state, setting) = if mode == Mode::Active { ("controls", 0) } else { ("advises", 200_000) };
+        assert_eq!((&seen["state"], &seen["why"]), (&Value::from(state), &Value::Null));
+        assert_eq!(seen["present"]["guest_halt_poll_ns"], setting, "{}", ran.text());
+        assert_eq!((fixture.snapshot(), open_changes(&fixture)), (before, 0));
     }
 }
 
@@ -683,6 +725,34 @@ fn the_configuration_is_read_again_and_a_wrong_one_changes_nothing() {
         warning.contains("the configuration stays as it was: ") && warning.contains("activ"),
         "{warning}"
     );
+}
+
+#[test]
+fn a_log_that_was_put_aside_is_opened_anew_with_what_is_in_force() {
+    let fixture = Fixture::guest();
+    let folder = tempfile::tempdir().unwrap();
+    let [log, aside] = ["log", "log.1"].map(|name| folder.path().join(name));
+    let config = Config { log: Some(log.clone()), ..configuration(Mode::Active) };
+    let put_aside = {
+        let [log, aside] = [log.clone(), aside.clone()];
+        move || fs::rename(&log, &aside).unwrap()
+    };
+    let load = Load { idle_ns: 150_000, ..QUIET };
+    let script = vec![
+        (5.0, Event::Do(Box::new(put_aside))),
+        (5.0, Event::Signal(Told::ReadConfiguration)),
+        // Nothing was put aside here.
+        (7.0, Event::Signal(Told::ReadConfiguration)),
+    ];
+    let ran = run(&fixture, &|| Ok(config.clone()), load, 10.0, script);
+    assert!(ran.end.is_ok() && ran.warnings.is_empty(), "{:?}", ran.warnings);
+    let [before, after] = [&aside, &log].map(|path| Decisions::read(path).unwrap().runs);
+    assert_eq!((before.len(), after.len()), (1, 1));
+    let maximum = |run: &Run| run.present.get("guest_halt_poll_ns");
+    assert_eq!([maximum(&before[0]), maximum(&after[0])], [Some(200_000), Some(0)]);
+    let ends_ns = |run: &Run| run.costs.last().map(|slice| slice.to_ns / (1_000 * MILLISECOND_NS));
+    assert!(ends_ns(&before[0]) <= Some(5) && ends_ns(&after[0]) >= Some(8), "{after:?}");
+    assert!(!before[0].changes.is_empty());
 }
 
 /// What is served at a socket.

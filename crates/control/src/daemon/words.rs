@@ -74,6 +74,9 @@ fn why(cause: &Cause, vm: &dyn Fn(u64) -> String) -> String {
                 in_turns(&measured)
             )
         }
+        Cause::Unseen { rest_ns } => {
+            format!("the originals for {}, as nothing can be observed", duration(rest_ns as f64))
+        }
         Cause::Untrusted { apart, episodes, rest_ns } => format!(
             "the originals for {}, unless the load changes: of {} episodes {}; the rule does not describe this load",
             duration(rest_ns as f64),
@@ -89,9 +92,10 @@ fn counted(apart: &Apart) -> String {
 }
 
 /// Why the originals are in force, and for how long.
-pub(super) fn untrusted(lost: &Lost, now_ns: u64) -> String {
+pub(super) fn untrusted(lost: &Lost, unseen: Option<&str>, now_ns: u64) -> String {
     let left_ns = lost.until_ns.saturating_sub(now_ns);
-    format!("{}; it tries again in {}", counted(&lost.apart), duration(left_ns as f64))
+    let why = lost.apart.as_ref().map_or_else(|| unseen.unwrap_or_default().to_owned(), counted);
+    format!("{why}; it tries again in {}", duration(left_ns as f64))
 }
 
 fn in_turns(measured: &Measured) -> String {
