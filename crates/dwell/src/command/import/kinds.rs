@@ -6,7 +6,7 @@ use crate::settings;
 use anyhow::{Context, anyhow, bail};
 use dwell_policy::Layer;
 use dwell_policy::iothread::{Params, Revision};
-use dwell_policy::param::Setting;
+use dwell_policy::param::{Setting, index_of};
 use dwell_recording::{IdleIncludes, Metadata, Reader};
 use dwell_replay::check::setting_of;
 use dwell_report::count;
@@ -31,13 +31,19 @@ impl Args {
     }
 
     pub(super) fn events(self, input: Input<'_>) -> Outcome {
+        // The setting in force names its layer.
+        let has = |layer: &Layer| {
+            let name = self.common.in_force.first().and_then(|setting| setting.split('=').next());
+            name.is_some_and(|name| index_of(*layer, name).is_some())
+        };
+        let layer = self.layer.or_else(|| [Layer::Host, Layer::Guest, Layer::Iothread].into_iter().find(has));
         let options = PerfOptions {
-            layer: self.layer,
+            layer,
             source: self.source.unwrap_or_default(),
             arch: self.arch,
             skip_unparsable: self.skip_unparsable,
         };
-        let metadata = self.common.metadata(self.layer.unwrap_or(Layer::Host))?;
+        let metadata = self.common.metadata(layer.unwrap_or(Layer::Host))?;
         self.common
             .import(input, metadata, |input, writer| Ok(import::perf::import(input, &options, writer)?))
     }
