@@ -356,6 +356,16 @@ impl Model {
                 self.version
             ));
         }
+        let calls = metadata.source.events.iter().any(|event| event.contains("sys_"));
+        let (present, is_known) = self.present(metadata);
+        let most = present[0].get("poll-max-ns").filter(|_| is_known);
+        if here == Layer::Iothread && self.has_parameters() && calls && most != Some(0) {
+            notes.push(format!(
+                "the recording is of system calls: waits that ended while QEMU polled are not in it, so that the figures hold \
+                 only if poll-max-ns was 0 while it was recorded{}; `dwell import` of QEMU's trace with --sleeps has them",
+                most.map_or_else(String::new, |most| format!(" (in force is {most})"))
+            ));
+        }
         let is_same_idling = (metadata.layer, here) == (Layer::Guest, Layer::Driver);
         if metadata.layer != here && !is_same_idling {
             notes.push(format!(

@@ -124,9 +124,11 @@ pub(crate) fn run(mut args: Args) -> Outcome {
     let layer = one_layer(model.whose)?;
     let target = args.plan.target(layer)?;
     let begins_with_source = first_note.is_some();
-    let mut in_force = None;
+    let mut of_target = vec![];
     if let Some(target) = &target {
-        let present = plan::in_force(target)?;
+        let recorded = reader.contents().idlers.iter().map(|idler| &*idler.name);
+        let (present, others) = plan::in_force(target, recorded)?;
+        args.plan.refuse_other_threads(others.as_ref())?;
         if let Some(asked) = args.model.versions.qemu {
             let found = present.version();
             anyhow::ensure!(
@@ -135,19 +137,20 @@ pub(crate) fn run(mut args: Args) -> Outcome {
                 target.socket
             );
         }
-        in_force = Some(format!(
+        of_target.push(format!(
             "the setting in force is that of I/O thread {} of the QEMU at {}, {}",
             target.id,
             target.socket,
             present.version()
         ));
+        of_target.extend(others);
         model = model.with_in_force(present);
     }
     let facts = args.plan.facts(&file, &reader)?;
     let (source, check) = check::check(model.source(reader))?;
     let mut tuned = advise(&file, &source, args.also.as_deref(), &mut model, &args.goal, check)?;
     tuned.begins_with_source = begins_with_source;
-    tuned.notes.splice(..0, first_note.into_iter().chain(in_force));
+    tuned.notes.splice(..0, first_note.into_iter().chain(of_target));
     if !args.front {
         tuned.advice.front.clear();
     }

@@ -196,6 +196,74 @@ fn a_plan_is_compared_with_the_thread_that_it_is_for() {
     assert!(qemu.writes().is_empty(), "tune reads only");
 }
 
+/// What ended while QEMU polled caused no system call.
+#[test]
+fn system_calls_alone_are_enough_only_for_a_thread_that_did_not_poll() {
+    let (scene, _qemu) = scene();
+    let (text, file) = (scene.plan.with_extension("txt"), scene.plan.with_extension("parquet"));
+    for (comm, in_force, note) in [
+        ("IO io0", None, Some("while it was recorded;")),
+        ("IO io0", Some("poll-max-ns=32us"), Some("while it was recorded (in force is 32000);")),
+        ("IO io0", Some("poll-max-ns=0"), None),
+        ("redis-server", None, None),
+    ] {
+        let waits = (0..512u64).flat_map(|wait| {
+            let [begin, end] = [0, 60 + wait * 7 % 50].map(|us| 100_000_000 + wait * 200 + us);
+            [(begin, "enter_ppoll: ufds: 0x1, nfds: 0x1, tsp: 0x0, sigmask: 0x0"), (end, "exit_ppoll: 0x1")]
+                .map(|(us, what)| {
+                    format!(
+                        "{comm} 5/9 [000] {}.{:06}: syscalls:sys_{what}\n",
+                        us / 1_000_000,
+                        us % 1_000_000
+                    )
+                })
+        });
+        std::fs::write(&text, waits.collect::<String>()).unwrap();
+        let mut import = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        import.args(["import", text.to_str().unwrap(), "--force", "-o", file.to_str().unwrap()]);
+        import.args(in_force.iter().flat_map(|setting| ["--in-force", setting]));
+        let imported = crate::output(&mut import);
+        assert!(imported.status.success(), "{}", crate::stderr(&imported));
+        let shown = String::from_utf8(tune(&[file.to_str().unwrap()]).stdout).unwrap();
+        let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(shown.contains("while QEMU polled are not in it"), note.is_some(), "{comm}: {shown}");
+        assert!(shown.contains(note.unwrap_or("Advice")), "{comm}: {shown}");
+    }
+}
+
+/// By its name, or as another thread of this QEMU.
+#[test]
+fn no_plan_is_written_from_the_recording_of_another_thread() {
+    let (scene, _qemu) = scene();
+    let socket = scene.machine.path("/run/vm.qmp");
+    let plan = scene.plan.with_file_name("tuned.toml");
+    let main_loop = format!("qemu-system-x86/{0}/{0}", std::process::id());
+    for (thread, is_other) in [("IO iothread2/5/9", true), (&main_loop, true), ("qemu-system-x86/5/5", false)]
+    {
+        let file = recording(&scene, &format!("{}.parquet", thread.replace('/', "-")), thread);
+        let words = [&*file, "--qmp", socket.to_str().unwrap(), "--iothread", "iothread1"];
+        let why = format!("the recording has {thread}, which is not I/O thread iothread1");
+        let shown = tune(&words);
+        let text = String::from_utf8_lossy(&shown.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(text.contains(&format!("note: {why}")), is_other, "{thread}: {text}");
+        let refused = tune(&[&words[..], &["--plan", plan.to_str().unwrap()]].concat());
+        assert_eq!((refused.status.success(), plan.exists()), (!is_other, !is_other), "{thread}");
+        assert_eq!(crate::stderr(&refused).contains(&why), is_other, "{}", crate::stderr(&refused));
+        assert!(
+            tune(&[&words[..], &["--force", "--plan", plan.to_str().unwrap()]].concat()).status.success()
+        );
+        std::fs::remove_file(&plan).unwrap();
+    }
+}
+
+/// Else the CPUs of this machine would be recorded first, and taken for the thread.
+#[test]
+fn for_an_io_thread_a_recording_is_needed() {
+    let output = tune(&["--qmp", "/nowhere", "--iothread", "io0"]);
+    let told = crate::stderr(&output);
+    assert!(told.contains("<FILE>") && !told.contains("recording this machine"), "{told}");
+}
+
 /// A controller would take what the bench sets for another program's.
 #[test]
 fn a_thread_that_is_leased_is_not_measured() {

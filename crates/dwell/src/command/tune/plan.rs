@@ -14,13 +14,40 @@ use dwell_machine::Sysroot;
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::{Metadata, Reader, newfile};
+use dwell_trace::import::qemu::ids;
 use std::path::{Path, PathBuf};
 
-/// The release of a QEMU and what its I/O thread has now.
-pub(super) fn in_force(target: &IothreadTarget) -> anyhow::Result<Setting> {
-    let mut monitor = iothread::connect(&Sysroot::of_this_machine(), &target.socket)?;
+/// The release of a QEMU and what its I/O thread has now; and what was recorded that is not this thread.
+pub(super) fn in_force<'n>(
+    target: &IothreadTarget,
+    recorded: impl Iterator<Item = &'n str>,
+) -> anyhow::Result<(Setting, Option<String>)> {
+    let machine = Sysroot::of_this_machine();
+    let mut monitor = iothread::connect(&machine, &target.socket)?;
     let thread = iothread::find(&mut monitor, &target.id)?;
-    Ok(iothread::setting(&thread, &monitor.greeting().version)?)
+    let qemu = iothread::process(&machine, &monitor, &thread).map(|process| process.pid);
+    let is_known = qemu.is_some() && thread.thread_id.is_some();
+    // As QEMU names its threads; of a name Linux keeps 15 bytes.
+    let own: String = format!("IO {}", thread.id).chars().take(15).collect();
+    let is_other = |name: &&str| {
+        ids(name).is_some_and(|(tid, pid, comm)| {
+            let [pid, tid] = [pid, tid].map(|id| u32::try_from(id).ok());
+            comm.starts_with("IO ") && comm != own || is_known && pid == qemu && tid != thread.thread_id
+        })
+    };
+    let others: Vec<&str> = recorded.filter(is_other).collect();
+    let others = others.split_first().map(|(first, more)| {
+        let which = match more.len() {
+            0 => ", which is not".to_owned(),
+            more => format!(" and {more} more, which are not"),
+        };
+        let alone = thread.thread_id.map_or_else(|| "TID".to_owned(), |tid| tid.to_string());
+        let id = &thread.id;
+        format!(
+            "the recording has {first}{which} I/O thread {id}; record that alone: dwell record thread --pid {alone}"
+        )
+    });
+    Ok((iothread::setting(&thread, &monitor.greeting().version)?, others))
 }
 
 /// Options of the plan.
@@ -35,7 +62,7 @@ pub(super) struct PlanArgs {
     /// UNIX socket of QEMU's monitor (QMP) of the recorded I/O thread
     ///
     /// QEMU is asked for its release and for the setting in force. Needed for the plan of an I/O thread.
-    #[arg(long, value_name = "SOCKET", requires = "iothread")]
+    #[arg(long, value_name = "SOCKET", requires_all = ["iothread", "file"])]
     qmp: Option<PathBuf>,
     /// ID of the I/O thread, as `dwell iothread list` prints it
     #[arg(long, value_name = "ID", requires = "qmp")]
@@ -89,6 +116,14 @@ impl PlanArgs {
     /// Refuses a recording of another machine, if a plan is to be written.
     pub(super) fn refuse_other_machine(&self, metadata: &Metadata) -> anyhow::Result<()> {
         if self.plan.is_some() { refuse_other_machine(metadata, self.force) } else { Ok(()) }
+    }
+
+    /// Refuses a recording of other threads, if a plan is to be written.
+    pub(super) fn refuse_other_threads(&self, others: Option<&String>) -> anyhow::Result<()> {
+        match others.filter(|_| self.plan.is_some() && !self.force) {
+            Some(others) => bail!("cannot write the plan: {others}; --force writes it anyway"),
+            None => Ok(()),
+        }
     }
 
     /// No plan is written from the bundled recording.

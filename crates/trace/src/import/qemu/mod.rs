@@ -35,7 +35,7 @@ mod line;
 mod sleeps;
 
 pub use crate::aio::DecisionCounts;
-pub use sleeps::Sleeps;
+pub use sleeps::{Sleeps, ids};
 
 use super::{EventSpan, ImportError, ImportSummary, Input, Place};
 use crate::aio::Contexts;

@@ -152,7 +152,7 @@ fn result(wake: Option<WakeCause>) -> i64 {
 }
 
 /// Thread, process and name out of `comm/pid/tid` or `comm/tid`, where comm may be anything.
-fn ids(name: &str) -> Option<(i32, i32, &str)> {
+pub fn ids(name: &str) -> Option<(i32, i32, &str)> {
     let (rest, tid) = name.rsplit_once('/')?;
     let tid = tid.parse().ok()?;
     let of_process = rest.rsplit_once('/').and_then(|(comm, pid)| Some((pid.parse().ok()?, comm)));
