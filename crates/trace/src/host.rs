@@ -51,6 +51,8 @@ pub struct HostPairing {
     /// Those whose number is known, by process, thread and number.
     known: ByNumber<(i32, i32, u32), usize>,
     invalid: u64,
+    /// Halts that began before the times do.
+    early: u64,
     /// Until when events of some CPU may be missing \[ns\].
     gap_until_ns: u64,
     contention: Option<Contention>,
@@ -217,17 +219,22 @@ impl HostPairing {
             }
             EventKind::VcpuWakeup { ns, waited, valid } => {
                 self.invalid += u64::from(!valid);
-                let idler = self.idler(event);
                 let in_gap = event.time_ns < self.gap_until_ns;
                 let window = &mut self.vcpu(event).window;
                 let window_ns = window.take(ns, waited).map(u64::from);
                 if in_gap {
                     *window = Window::default();
                 }
+                // Times may count from the first event of a text.
+                let Some(start_ns) = event.time_ns.checked_sub(ns) else {
+                    self.early += 1;
+                    return None;
+                };
+                let idler = self.idler(event);
                 let contention = self.contention.as_mut();
                 let alone_ns = contention.and_then(|contention| contention.alone_ns(event, ns, waited));
                 // The trace is made a little after the end that `ns` was taken at.
-                let episode = PairedEpisode::new(idler, event.time_ns.saturating_sub(ns), ns);
+                let episode = PairedEpisode::new(idler, start_ns, ns);
                 return Some(PairedEpisode { window_ns, halted: Some(waited), alone_ns, ..episode });
             }
             EventKind::Gap { until_ns, .. } => {
@@ -291,7 +298,7 @@ impl Pairing for HostPairing {
     }
 
     fn incomplete(&self) -> u64 {
-        0
+        self.early
     }
 
     fn idle_includes(&self) -> IdleIncludes {
@@ -424,19 +431,19 @@ mod tests {
         let found = run(
             &mut pairing,
             &[
-                changed(1_000, 20_000, 20_000),
-                event(2_000, 11, wakeup(30_000, true)),
+                changed(101_000, 20_000, 20_000),
+                event(102_000, 11, wakeup(30_000, true)),
                 // As long as the window or shorter: nothing to change.
-                event(3_000, 11, wakeup(20_000, true)),
-                event(4_000, 11, wakeup(5_000, false)),
+                event(103_000, 11, wakeup(20_000, true)),
+                event(104_000, 11, wakeup(5_000, false)),
                 // Longer, and nothing was changed.
-                event(5_000, 11, wakeup(20_001, true)),
-                event(6_000, 11, wakeup(15_000, true)),
-                event(7_000, 11, wakeup(1_000, false)),
-                event(8_000, 11, wakeup(30_000, true)),
-                changed(9_000, 40_000, 20_000),
-                event(9_000, 11, wakeup(30_000, true)),
-                event(10_000, 11, wakeup(10_000, false)),
+                event(105_000, 11, wakeup(20_001, true)),
+                event(106_000, 11, wakeup(15_000, true)),
+                event(107_000, 11, wakeup(1_000, false)),
+                event(108_000, 11, wakeup(30_000, true)),
+                changed(109_000, 40_000, 20_000),
+                event(109_000, 11, wakeup(30_000, true)),
+                event(110_000, 11, wakeup(10_000, false)),
             ],
         );
         let windows: Vec<Option<u64>> = found.iter().map(|episode| episode.window_ns).collect();
