@@ -184,7 +184,7 @@ const SOURCES: [Named<GuestSource>; 3] = [
 ];
 
 pub(crate) fn run(args: Args) -> Outcome {
-    let mut input = open(&args.common.file, args.convert)?;
+    let mut input = open(&args.common.file, args.convert, false)?;
     let kind = match args.kind {
         Some(kind) => kind,
         None => match import::recognise(&mut input)? {

@@ -838,22 +838,32 @@ fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
     let (perf, trace_cmd) = (field_case("12-perf.data"), field_case("12-trace.dat"));
     let line = refused_in_one_line(&["import", &perf, "-o", &to, "--force"]);
     assert!(line.contains("is a perf.data of perf; make a text with `perf script --ns"), "{line}");
-    assert!(refused_in_one_line(&["timer", "exits", &trace_cmd]).contains("`trace-cmd report -t -i"));
+    assert!(line.trim_end().ends_with("or give --convert"), "{line}");
+    let line = refused_in_one_line(&["timer", "exits", &trace_cmd]);
+    assert!(line.contains("`trace-cmd report -t -i") && !line.contains("--convert"), "{line}");
     for command in ["info", "tune"] {
         let line = refused_in_one_line(&[command, &trace_cmd]);
         assert!(line.contains("a trace.dat of trace-cmd, no recording of dwell's; `dwell import"), "{line}");
     }
     let text = field_case("13-perf-tid-reltime-lost.txt");
-    let convert = |script: &str| {
+    let convert = |script: &str, import: &[&str]| {
         write_program(&folder.path("perf"), format!("#!/bin/sh\n{script}\n").as_bytes());
         let path = format!("{}:/usr/bin:/bin", folder.0.path().display());
-        let args = ["import", &perf, "--convert", "-o", &to, "--force", "--format", "json"];
+        let args = [import, &[&perf, "--convert", "-o", &to, "--force", "--format", "json"]].concat();
         Command::new(env!("CARGO_BIN_EXE_dwell")).args(args).env("PATH", path).output().expect("dwell starts")
     };
-    let output = convert(&format!("[ \"$1 $7 $8\" = \"script -i {perf}\" ] && cat '{text}'"));
+    let output = convert(&format!("[ \"$1 $7 $8\" = \"script -i {perf}\" ] && cat '{text}'"), &["import"]);
     let summary: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
     assert_eq!(summary["episodes"], 2);
-    let output = convert(&format!("cat '{text}'; exit 3"));
+    // Timers need what interrupts a running guest.
+    let line = refused_in_one_line(&["timer", "import", &perf, "-o", &to, "--force"]);
+    assert!(line.contains("`perf script --guest-code --ns"), "{line}");
+    let timers = field_case("../../../../../timer/tests/field/06-reference-with-guest-code.txt");
+    let output =
+        convert(&format!("[ \"$1 $2\" = \"script --guest-code\" ] && cat '{timers}'"), &["timer", "import"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    assert_eq!(summary["lines"], 71);
+    let output = convert(&format!("cat '{text}'; exit 3"), &["import"]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && stderr.contains("failed: exit status: 3"), "{stderr}");
 }

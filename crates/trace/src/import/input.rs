@@ -66,7 +66,7 @@ pub enum InputError {
         source: io::Error,
     },
     /// A file of a tool that can print it.
-    #[error("{name}: is {}; make a text with `{} > FILE.txt`, or give --convert", kind.words(), shell(&kind.command(name)))]
+    #[error("{name}: is {}; make a text with `{} > FILE.txt`", kind.words(), shell(&kind.command(name)))]
     Binary { name: String, kind: Binary },
     /// The same, compressed or on stdin, where that tool does not read it.
     #[error("{name}: is {}, compressed or on stdin, which no other program converts; save it as a plain file and give --convert", kind.words())]
@@ -84,6 +84,8 @@ pub enum InputError {
 pub enum Binary {
     /// Of `perf record`.
     Perf,
+    /// The same, with what interrupts a running guest, which perf leaves out unless it is asked for it (perf 6.0).
+    PerfOfGuests,
     /// Of `trace-cmd record`.
     TraceCmd,
     /// Of Perfetto (Android, ChromeOS).
@@ -106,7 +108,7 @@ impl Binary {
     pub const fn words(self) -> &'static str {
         let [(_, perf), (_, trace_cmd)] = FOREIGN;
         match self {
-            Binary::Perf => perf,
+            Binary::Perf | Binary::PerfOfGuests => perf,
             Binary::TraceCmd => trace_cmd,
             Binary::Perfetto => "a trace of Perfetto",
         }
@@ -117,6 +119,11 @@ impl Binary {
         match self {
             Binary::Perf => {
                 vec!["perf", "script", "--ns", "--header", "--show-task-events", "-F", "+pid", "-i", name]
+            }
+            Binary::PerfOfGuests => {
+                let mut command = Binary::Perf.command(name);
+                command.insert(2, "--guest-code");
+                command
             }
             Binary::TraceCmd => vec!["trace-cmd", "report", "-t", "-i", name],
             Binary::Perfetto => vec!["traceconv", "systrace", name],

@@ -1,22 +1,32 @@
 //! The text of a file, made by another tool where that is needed.
 
 use crate::progress;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use dwell_recording::regular;
-use dwell_trace::import::{Binary, Input};
+use dwell_trace::import::{Binary, Input, InputError};
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// The text, made by another program where that is needed and asked for.
-pub(in crate::command) fn open(path: &Path, convert: bool) -> anyhow::Result<Input<'static>> {
+/// The text, made by another program where that is needed and asked for; of perf `of_guests`, with what interrupts them.
+pub(in crate::command) fn open(
+    path: &Path,
+    convert: bool,
+    of_guests: bool,
+) -> anyhow::Result<Input<'static>> {
     let mut start = [0; 64];
-    let is_file = convert && path != Path::new("-");
-    let read =
-        if is_file { regular::open(path).and_then(|mut file| file.read(&mut start)).unwrap_or(0) } else { 0 };
+    let read = match path == Path::new("-") {
+        true => 0,
+        false => regular::open(path).and_then(|mut file| file.read(&mut start)).unwrap_or(0),
+    };
+    let name = path.display().to_string();
     match Binary::of(&start[..read]) {
-        Some(kind) => Ok(Input::new(&path.display().to_string(), Converted::start(kind, path)?)?),
         None => progress::text(path),
+        Some(kind) => {
+            let kind = if of_guests && kind == Binary::Perf { Binary::PerfOfGuests } else { kind };
+            ensure!(convert, "{}, or give --convert", InputError::Binary { name, kind });
+            Ok(Input::new(&name, Converted::start(kind, path)?)?)
+        }
     }
 }
 

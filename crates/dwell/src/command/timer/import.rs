@@ -44,7 +44,7 @@ pub(super) fn run(args: Args) -> Outcome {
     let metadata = common.metadata(Owner::Timer)?;
     let options =
         PerfOptions { skip_unparsable: args.skip_unparsable, arch: args.arch, ..PerfOptions::default() };
-    let input = open(&common.file, args.convert)?;
+    let input = open(&common.file, args.convert, true)?;
     common.force.may_write(&common.output, [&common.file])?;
     let mut writer = TimerWriter::create(&common.output, metadata)?;
     let summary = dwell_timer::import::import(input, &options, &mut writer)?;

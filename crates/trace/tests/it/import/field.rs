@@ -211,12 +211,11 @@ fn case_09_qemu_trace_stap() {
 fn case_12_files_of_the_recorders_themselves() {
     assert_eq!(
         refused(file!("12-perf.data")),
-        "t: is a perf.data of perf; make a text with `perf script --ns --header --show-task-events -F +pid -i t > FILE.txt`, \
-         or give --convert"
+        "t: is a perf.data of perf; make a text with `perf script --ns --header --show-task-events -F +pid -i t > FILE.txt`"
     );
     assert_eq!(
         refused(file!("12-trace.dat")),
-        "t: is a trace.dat of trace-cmd; make a text with `trace-cmd report -t -i t > FILE.txt`, or give --convert"
+        "t: is a trace.dat of trace-cmd; make a text with `trace-cmd report -t -i t > FILE.txt`"
     );
 }
 
