@@ -222,6 +222,11 @@ impl Args {
             );
         }
         ensure!(
+            kind != Kind::Qemu || self.layer.is_none_or(|layer| layer == Layer::Iothread),
+            "--layer: {name} is {}, which is of the layer iothread",
+            kind.words()
+        );
+        ensure!(
             kind != Kind::Csv || !self.skip_unparsable,
             "--skip-unparsable is for traces, and {name} is {}; correct its rows",
             kind.words()

@@ -1002,6 +1002,9 @@ fn an_option_of_another_format_is_refused() {
             refused_in_one_line(&[&["import", &table, "--layer", "guest", "-o", &to][..], more].concat());
         assert!(line.contains(why), "{line}");
     }
+    let log = folder.write("qemu.log", b"7@100.000010:poll_grow ctx 0x5 old 0 new 4000\n");
+    let line = refused_in_one_line(&["import", &log, "--layer", "host", "-o", &to]);
+    assert!(line.contains("(qemu), which is of the layer iothread"), "{line}");
     let _ = json(&["import", &table, "--layer", "guest", "--idler", "cpu7", "-o", &to, "--format", "json"]);
     assert!(stdout(&dwell(&["info", &to])).contains("cpu7"));
 }

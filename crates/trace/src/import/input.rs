@@ -13,6 +13,7 @@ const LONGEST_LINE: u64 = 1 << 20;
 const MAGIC: usize = 10;
 const START: usize = 4096;
 const BOM: &[u8] = b"\xef\xbb\xbf";
+const UTF_16: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
 /// A line of a text; errors begin with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,11 @@ pub enum InputError {
     /// The same, compressed or on stdin, where that tool does not read it.
     #[error("{name}: is {}, compressed or on stdin, which no other program converts; save it as a plain file and give --convert", kind.words())]
     NoFile { name: String, kind: Binary },
+    /// A text of another encoding.
+    #[error(
+        "{0}: is UTF-16, as some shells of Windows write it; make it UTF-8 with `iconv -f UTF-16 -t UTF-8`"
+    )]
+    Utf16(String),
     /// It is longer than any text of its kind.
     #[error("{name} has more than {longest} bytes: this is not the text it should be")]
     TooLong { name: String, longest: u64 },
@@ -197,6 +203,9 @@ impl<'a> Input<'a> {
                 true => InputError::Binary { name, kind },
                 false => InputError::NoFile { name, kind },
             });
+        }
+        if UTF_16.iter().any(|mark| start.starts_with(mark)) {
+            return Err(InputError::Utf16(name.to_owned()));
         }
         if start.starts_with(BOM) {
             input.text.consume(BOM.len());

@@ -1,11 +1,14 @@
 //! What a text is, by its first lines.
 
-use super::perf::{Line, text};
+use super::perf::{Line, named_in, text};
 use super::qemu;
 use super::{Input, InputError};
 
 /// How much of a text is looked at.
 const LOOK_AHEAD: u64 = 1 << 20;
+
+/// How a file of QEMU's back end `simple` begins.
+const SIMPLE: &[u8] = b"\xff\xff\xff\xff\xff\xff\xff\xff\xb4\x29\xa4\x0a\xcb\x77\xb1\xf2";
 
 /// What a text was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,14 @@ dwell_policy::named! {
         /// A page of systrace (HTML).
         Page = "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
             '/trace-data/,/<\\/script>/p' FILE | dwell import -`",
+        /// Of QEMU's back end `simple`, in binary form.
+        Simple = "is of QEMU's trace back end `simple`; make a text with `simpletrace.py trace-events-all FILE`, which comes \
+            with QEMU's source",
+        /// Of ftrace, by a clock that does not count in seconds.
+        Ticks = "has times that are not seconds, of the clock x86-tsc, counter or uptime; record with another one, by \
+            `trace-cmd record -C mono` or `echo mono > trace_clock`",
+        /// Of perf, without a column for the time.
+        Timeless = "has events of perf without their times; make the text with `perf script -F +time`",
         /// No text.
         Bytes = "is no text in UTF-8, nor a perf.data, trace.dat or Perfetto trace; `dwell info` reads recordings, and archives \
             are unpacked first",
@@ -76,6 +87,9 @@ pub fn recognise(input: &mut Input<'_>) -> Result<Format, InputError> {
 
 fn of(start: &[u8]) -> Format {
     let lines = || start.split(|&byte| byte == b'\n').map(text);
+    if start.starts_with(SIMPLE) {
+        return Format::Foreign(Foreign::Simple);
+    }
     if start.contains(&0) {
         return Format::Foreign(Foreign::Bytes);
     }
@@ -110,7 +124,23 @@ fn of(start: &[u8]) -> Format {
     Format::Foreign(if is_eventless { Foreign::Eventless } else { Foreign::Unknown })
 }
 
+/// Whether the time is a whole number: `[001] d..2. 1234: name: text`, perhaps without the flags.
+fn has_ticks(line: &str) -> bool {
+    let digits = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let is_cpu =
+        |word: &&str| word.strip_prefix('[').and_then(|word| word.strip_suffix(']')).is_some_and(digits);
+    let is_time = |word: &&str| word.strip_suffix(':').is_some_and(digits);
+    let mut words = line.split_whitespace().skip_while(|word| !is_cpu(word)).skip(1);
+    words.by_ref().take(2).any(|word| is_time(&word)) && words.next().is_some_and(|name| name.ends_with(':'))
+}
+
 fn foreign(line: &str) -> Option<Foreign> {
+    if has_ticks(line) {
+        return Some(Foreign::Ticks);
+    }
+    if named_in(line).is_some() {
+        return Some(Foreign::Timeless);
+    }
     if line.starts_with("Attaching ") && line.contains(" probe")
         || line.starts_with('@') && line.contains(": ")
     {
@@ -170,6 +200,16 @@ mod tests {
             ),
             ("Domain: 'win11'\n  state.state=1\n", Format::Foreign(Foreign::Domstats)),
             ("\n\nAnalyze events for all VMs, all VCPUs:\n", Format::Foreign(Foreign::KvmStat)),
+            (
+                "# tracer: nop\n CPU 0/KVM-7 [003] d..2. 159181253770796: kvm_exit: reason HLT\n",
+                Format::Foreign(Foreign::Ticks),
+            ),
+            (" CPU 0/KVM-7 [003] 159181253770796: kvm_exit: reason HLT\n", Format::Foreign(Foreign::Ticks)),
+            ("[1] 5: x\n", Format::Foreign(Foreign::Unknown)),
+            (
+                " CPU 0/KVM 7 [003] kvm:kvm_vcpu_wakeup: poll time 1 ns, polling valid\n",
+                Format::Foreign(Foreign::Timeless),
+            ),
             ("{\"a\": 1}", Format::Foreign(Foreign::Json)),
             ("<!DOCTYPE html>\n<html>", Format::Foreign(Foreign::Page)),
             ("a\0b", Format::Foreign(Foreign::Bytes)),
@@ -181,5 +221,10 @@ mod tests {
         ] {
             assert_eq!(of(text.as_bytes()), format, "{text}");
         }
+        assert_eq!(
+            of(&[&0xffff_ffff_ffff_ffff_u64.to_le_bytes()[..], &0xf2b1_77cb_0aa4_29b4_u64.to_le_bytes()]
+                .concat()),
+            Format::Foreign(Foreign::Simple)
+        );
     }
 }

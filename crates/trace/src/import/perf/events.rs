@@ -330,7 +330,7 @@ impl EventReader {
 }
 
 /// The tracepoint that a line names that is no event.
-fn named_in(line: &str) -> Option<TracepointKind> {
+pub(crate) fn named_in(line: &str) -> Option<TracepointKind> {
     let named =
         |word: &str| TracepointKind::from_name(word.strip_suffix(':').filter(|name| name.contains(':'))?);
     line.split_whitespace().find_map(named)

@@ -28,6 +28,7 @@ pub use events::{EventReader, EventSink, SLACK_NS};
 pub use fields::{exit_reason, parse, vcpu_of};
 pub use line::TextEvent;
 
+pub(crate) use events::named_in;
 pub(crate) use line::{Line, text};
 
 use super::{ImportError, ImportSummary, Input, Place};

@@ -49,6 +49,7 @@ pub use dwell_recording::LEAST_LENGTHS;
 use dwell_recording::{Clock, IdleIncludes};
 use dwell_recording::{LEAST_LENGTHS_NOTE, Writer};
 use line::{Line, LogEvent, Stamp};
+use std::collections::BTreeSet;
 use std::io::Write;
 
 /// Whether a line names an event that is read.
@@ -61,6 +62,9 @@ const FIRST_NS: u64 = 1_000_000_000;
 
 /// More contexts than any QEMU has: what names so many is no trace of one.
 const MOST_CONTEXTS: usize = 1 << 16;
+
+/// So many contexts are named in an error at most.
+const MOST_NAMED: usize = 16;
 
 /// What the log does not have.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +94,7 @@ pub fn import<W: Write + Send>(
         name: &name,
         alone: options.sleeps.as_ref().and_then(Sleeps::only),
         pairing: None,
+        others: BTreeSet::new(),
         stamped: None,
         now_ns: FIRST_NS,
         ended_ns: 0,
@@ -127,6 +132,8 @@ struct Log<'a, W: Write + Send> {
     alone: Option<i32>,
     /// Made at the first event, which shows whether the log has times.
     pairing: Option<ThreadPairing>,
+    /// Contexts that were not asked for.
+    others: BTreeSet<u64>,
     stamped: Option<bool>,
     /// The sum of the times that are since the line before \[ns\].
     now_ns: u64,
@@ -189,6 +196,9 @@ impl<W: Write + Send> Log<'_, W> {
             self.span.add(self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns)));
         }
         if self.options.context.is_some_and(|context| context != event.ctx) {
+            if self.others.len() < MOST_NAMED {
+                self.others.insert(event.ctx);
+            }
             self.summary.ignore_event(event.name);
             return Ok(());
         }
@@ -299,7 +309,17 @@ impl<W: Write + Send> Log<'_, W> {
         }
         self.write(lines)?;
         let Log {
-            name, pairing, stamped, resolution_ns, span, options, episodes, mut summary, writer, ..
+            name,
+            pairing,
+            others,
+            stamped,
+            resolution_ns,
+            span,
+            options,
+            episodes,
+            mut summary,
+            writer,
+            ..
         } = self;
         summary.lines = lines;
         let stamped = stamped == Some(true);
@@ -312,6 +332,13 @@ impl<W: Write + Send> Log<'_, W> {
         });
         if let Some(lost) = contexts.map(Contexts::lost).filter(|&lost| lost > 0) {
             summary.lost.add(None, lost);
+        }
+        if let (None, Some(context), false) = (&pairing, options.context, others.is_empty()) {
+            let others: Vec<String> = others.iter().map(|other| format!("{other:#x}")).collect();
+            return Err(ImportError::NoEpisodes(format!(
+                "{name}: no event of the context {context:#x}; events are of {}",
+                others.join(", ")
+            )));
         }
         let Some(pairing) = pairing.filter(|_| summary.episodes > 0) else {
             let cut = match self.is_part {

@@ -100,6 +100,9 @@ fn says_where_and_what_is_wrong() {
         assert!(found.contains(wanted), "{text:?}\n  wanted {wanted}\n  found  {found}");
     }
     assert!(error(b"start_ns,idle_ns,idler\n1,2,\xff").contains("is not UTF-8"));
+    for text in [b"\xff\xfes\0t\0", b"\xfe\xff\0s\0t"] {
+        assert!(error(text).contains("is UTF-16") && error(text).contains("`iconv -f UTF-16 -t UTF-8`"));
+    }
     assert!(error(vec![b'x'; 2 << 20]).contains("line 1 has more than 1048576 bytes"));
 }
 

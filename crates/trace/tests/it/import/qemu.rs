@@ -170,6 +170,12 @@ fn what_does_not_fit_is_an_error_with_its_line() {
     );
     assert!(error("no trace at all\n").contains("no episodes in 1 lines; trace QEMU with"));
     assert!(error("no trace at all").contains("in 1 lines, the last of which is cut off"));
+    let of = |context| QemuOptions { context: Some(context), ..QemuOptions::default() };
+    assert_eq!(
+        qemu_with(of(0x6), LOG_7_2).err().unwrap(),
+        "t: no event of the context 0x6; events are of 0x5"
+    );
+    assert_eq!(qemu_with(of(0x5), LOG_7_2).unwrap().rows(), qemu(LOG_7_2).unwrap().rows());
     let beside = QemuOptions { sleeps: Some(sleeps(0, &[(0, 1)])), ..QemuOptions::default() };
     let refused = qemu_with(beside, "poll_grow ctx 0x5 old 0 new 4000\n").err().unwrap();
     assert!(
