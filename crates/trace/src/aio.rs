@@ -347,7 +347,8 @@ impl Context {
         let follows = self.poll_ns.is_none_or(|poll_ns| poll_ns == change.old || change.old == 0);
         tally.lost += u64::from(now.rule.is_some() && !per_handler && !follows);
         self.poll_ns = Some(change.new);
-        tally.incomplete += u64::from(!self.turn.seen && now.waits.is_none());
+        // Neither polled nor slept before: it did not wait, or its sleep is not in the trace.
+        tally.incomplete += u64::from(!self.turn.seen);
         // In the per-handler revision the event before may be of the same aio_poll.
         let floor_ns = match self.turn.seen {
             true => self.turn.floor_ns,

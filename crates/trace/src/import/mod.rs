@@ -114,9 +114,9 @@ impl ImportSummary {
         self.notes.push(note);
     }
 
-    /// More is incomplete than complete.
+    /// Much is incomplete, more than what a trace cuts off at its ends.
     fn note_incomplete<O>(&mut self, metadata: &mut Metadata<O>) {
-        if self.incomplete_episodes > self.episodes {
+        if self.incomplete_episodes > self.episodes / 4 {
             let note = format!(
                 "{} episodes are incomplete and {} are not: the trace lacks events, or its times are wrong",
                 self.incomplete_episodes, self.episodes

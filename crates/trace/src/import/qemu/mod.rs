@@ -17,7 +17,7 @@
 //!   10.0 on it may come only after the handlers have run. A sleep without an attempt before it leaves no
 //!   trace of its beginning: those episodes are left out and counted in
 //!   [`ImportSummary::incomplete_episodes`]. With the waits of the same threads, out of `dwell record thread`
-//!   ([`QemuOptions::sleeps`]), both are known, and none is left out.
+//!   ([`QemuOptions::sleeps`]), both are known; left out is what neither polled nor slept, since something was ready.
 //! * *Which handlers became ready*: not at all. `ready` is null; the metadata lists the handlers that joined
 //!   and left the poll list, by node and file descriptor.
 //! * *Why*: an attempt with progress found a handler (io); anything else is unknown, but for the sleeps of a recording.

@@ -126,6 +126,24 @@ fn recorded_sleeps_tell_what_the_trace_does_not() {
     assert_eq!(imported.reader.metadata().recorded, Some(recorded));
 }
 
+/// As with something to do at once: the rule learns from it, and a replay cannot.
+#[test]
+fn what_neither_polled_nor_slept_is_counted_beside_recorded_sleeps() {
+    let log = "\
+7@100.000020:run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1
+7@100.000025:run_poll_handlers_end ctx 0x5 progress 0 new timeout -1
+7@100.000100:poll_shrink ctx 0x5 old 4000 new 0
+7@100.000130:poll_grow ctx 0x5 old 0 new 4000
+";
+    let options = QemuOptions {
+        sleeps: Some(sleeps(99_000_000_000, &[(1_000_026_000, 70_000)])),
+        ..QemuOptions::default()
+    };
+    let Imported { summary, .. } = qemu_with(options, log).unwrap();
+    assert_eq!((summary.episodes, summary.incomplete_episodes), (1, 1));
+    assert!(summary.notes[0].starts_with("1 episodes are incomplete and 1 are not"), "{:?}", summary.notes);
+}
+
 #[test]
 fn a_decision_that_the_rule_cannot_have_made_is_told_with_its_line() {
     let text = LOG_7_2.replace("old 0 new 4000\n7@100.000130", "old 0 new 8000\n7@100.000130");
