@@ -831,6 +831,21 @@ fn what_a_trace_lacks_is_said_at_import_and_later() {
     assert!(advised.contains("the recording has 5 timers, too few to rely on the advice"), "{advised}");
 }
 
+/// `perf script` prints microseconds without `--ns`.
+#[test]
+fn info_prints_what_the_times_resolve() {
+    let folder = Folder::new();
+    let to = folder.text("out.parquet");
+    for (time, steps) in [("1.000100", true), ("1.000100000", false)] {
+        let line =
+            format!("CPU 0/KVM 7 [000] {time}: kvm:kvm_vcpu_wakeup: wait time 5000 ns, polling valid\n");
+        let text = folder.write("text", line.as_bytes());
+        assert!(dwell(&["import", &text, "-o", &to, "--force"]).status.success());
+        let info = stdout(&dwell(&["info", &to]));
+        assert_eq!(info.contains("perf's clock, since boot; times in steps of 1.00 us\n"), steps, "{info}");
+    }
+}
+
 #[test]
 fn files_of_recorders_are_converted_by_their_tools_or_named_with_the_command() {
     let folder = Folder::new();

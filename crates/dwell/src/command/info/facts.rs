@@ -48,7 +48,9 @@ pub(super) fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> Stri
     let mut text = String::new();
     let mut line = |name: &str, value: &str| text += &label(name, value);
     idle_times.into_iter().for_each(|what| line("idle times:", what));
-    line("clock:", clock(metadata.clock));
+    let steps = metadata.resolution_ns.filter(|&ns| ns > 1);
+    let steps = steps.map(|ns| format!("; times in steps of {}", duration(ns as f64)));
+    line("clock:", &(clock(metadata.clock).to_owned() + &steps.unwrap_or_default()));
     line("source:", &source(metadata));
     let known = [
         ("kernel:", &metadata.kernel),
