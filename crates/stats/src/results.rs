@@ -185,9 +185,12 @@ impl<'a> Analysis<'a> {
     }
 
     /// The figures in which the control differs from the baseline, where any of all does so by chance no more often than
-    /// one alone misses its interval.
+    /// one alone misses its interval. None with too few rounds for intervals, which has its own warning.
     fn differing(&self) -> Vec<&'a str> {
         let Measurements { figures, rounds, options, arms, .. } = self.measurements;
+        if (*rounds as usize) < crate::MIN_ROUNDS {
+            return vec![];
+        }
         // No interval of so few rounds is stricter than that.
         let strictest = 2.001 / f64::from(*rounds).exp2();
         let miss = ((1.0 - options.confidence) / figures.len().max(1) as f64).max(strictest);

@@ -77,6 +77,16 @@ fn a_control_that_differs_is_warned_of() {
 }
 
 #[test]
+fn a_control_is_not_judged_without_intervals() {
+    for rounds in 1..6 {
+        let measurements = measure(rounds, &[cost()], |trial, _| {
+            Block::default().figure("cost", if trial.name == "a (A/A)" { 1.03 } else { 1.0 })
+        });
+        assert_eq!(measurements.results().warnings, [Warning::FewRounds { rounds }]);
+    }
+}
+
+#[test]
 fn findings_are_json_with_null_where_nothing_is_known() {
     let measurements = measure(1, &[cost()], |trial, _| Block::new(vec![]).figure("cost", *trial.setting));
     let json = serde_json::to_value(measurements.results()).unwrap();
