@@ -2,7 +2,7 @@
 
 use super::campaign::{CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::results::{self, ArmColumn};
-use super::wake::{LONGEST_GAP, mean};
+use super::wake::{mean, open};
 use anyhow::ensure;
 use dwell_capture::kvm_stats::Counters;
 use dwell_cli::failure::{Answer, Outcome};
@@ -107,7 +107,7 @@ struct Costs {
 
 pub(crate) fn run(args: ControlArgs) -> Outcome {
     let specs = given_or(args.gaps.clone(), &["exponential:12us", "exponential:150us"])?;
-    let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
+    let gaps = specs.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
     let mut session = Session::open(&rig)?;
     let late = late_in_kernel(&rig, &session.stop)?;

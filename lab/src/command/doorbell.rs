@@ -3,12 +3,12 @@
 use super::campaign::{BLOCK, CampaignArgs, Session, arms};
 use super::kvm_counts::{self, ArmCounts};
 use super::results::{self, Report, Shown};
-use super::wake::{LONGEST_GAP, mean};
+use super::wake::{mean, open};
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::FormatArg;
 use dwell_lab::experiment::doorbell::{IoThreadSetting, WARM_UP, Work, block, figures};
 use dwell_lab::experiment::{KvmCountsByArm, Rig, rounds_of_a_block};
-use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::gaps::GapSpec;
 use dwell_policy::Nanos;
 use dwell_stats::Campaign;
 use serde::Serialize;
@@ -89,7 +89,7 @@ struct About {
 }
 
 pub(crate) fn run(args: DoorbellArgs) -> Outcome {
-    let think = Gaps::open(args.think, LONGEST_GAP)?;
+    let think = open(args.think)?;
     let arms = arms(args.serve, &DEFAULT)?;
     let rig = Rig::open(1)?;
     let mut session = Session::open(&rig)?;

@@ -2,7 +2,7 @@
 
 use super::campaign::{CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::results::{self, ArmColumn};
-use super::wake::LONGEST_GAP;
+use super::wake::open;
 use anyhow::ensure;
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, Format, FormatArg};
@@ -11,7 +11,7 @@ use dwell_idle::{Halt, Price};
 use dwell_lab::experiment::neighbour::{CPU, Cell, Neighbour, RECOVERY, Subject, WORK, Way, block, figures};
 use dwell_lab::experiment::policies::Poller;
 use dwell_lab::experiment::{LabError, Rig};
-use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::gaps::GapSpec;
 use dwell_policy::Nanos;
 use dwell_replay::Terms;
 use dwell_report::{Column, Table, duration};
@@ -86,7 +86,7 @@ fn arms(subject: Subject) -> Arms<Way> {
 
 pub(crate) fn run(args: NeighbourArgs) -> Outcome {
     let specs = given_or(args.gaps, &["bimodal:15us,150us,0.7"])?;
-    let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
+    let gaps = specs.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let wanted = |one: &Neighbour| args.neighbour.is_empty() || args.neighbour.contains(one);
     let cells = |subject: Subject| subject.neighbours().iter().copied().filter(wanted);
     let share = gaps.len() * Subject::ALL.into_iter().flat_map(cells).count();

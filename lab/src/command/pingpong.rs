@@ -4,12 +4,12 @@ mod predict;
 
 use super::campaign::{BLOCK, CampaignArgs, Session};
 use super::results::{self, Report, Shown};
-use super::wake::{LONGEST_GAP, mean};
+use super::wake::{mean, open};
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::FormatArg;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::pingpong::{Participants, block, exchanges_of_a_block, figures};
-use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::gaps::GapSpec;
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
 use dwell_stats::{Arms, Campaign};
@@ -94,7 +94,7 @@ struct About {
 }
 
 pub(crate) fn run(args: PingpongArgs) -> Outcome {
-    let think = Gaps::open(args.think.clone(), LONGEST_GAP)?;
+    let think = open(args.think.clone())?;
     if args.predict {
         return predict::run(&args, &Rig::open(2)?, &think);
     }

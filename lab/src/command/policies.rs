@@ -2,7 +2,7 @@
 
 use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::results::{self, ArmColumn};
-use super::wake::{LONGEST_GAP, mean};
+use super::wake::{mean, open};
 use anyhow::ensure;
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, Format, FormatArg};
@@ -11,7 +11,7 @@ use dwell_lab::experiment::policies::{COST, Poller, block, figures};
 use dwell_lab::experiment::wake::wakes_of_a_block;
 use dwell_lab::experiment::waking::WARM_UP;
 use dwell_lab::experiment::{LabError, Rig};
-use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::gaps::GapSpec;
 use dwell_policy::Nanos;
 use dwell_policy::version::NEWEST_KERNEL;
 use dwell_replay::Terms;
@@ -82,7 +82,7 @@ fn name(place: Poller) -> &'static str {
 
 pub(crate) fn run(args: PoliciesArgs) -> Outcome {
     let specs = given_or(args.gaps, &["exponential:100us", "bimodal:30us,300us,0.7", "exponential:40us"])?;
-    let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
+    let gaps = specs.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
     let mut session = Session::open(&rig)?;
     let (seed, notes) = (args.campaign.seed(), rig.notes());

@@ -3,12 +3,12 @@
 use super::campaign::{BLOCK, CampaignArgs, Session, arms};
 use super::kvm_counts::{self, ArmCounts};
 use super::results::{self, Report, Shown};
-use super::wake::{LONGEST_GAP, mean};
+use super::wake::{mean, open};
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
 use dwell_lab::experiment::timer::{ExitCounts, Predicted, Timer, WARM_UP, block, figures, predicted};
 use dwell_lab::experiment::{KvmCountsByArm, Rig, rounds_of_a_block};
-use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::gaps::GapSpec;
 use dwell_policy::Nanos;
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::Campaign;
@@ -77,7 +77,7 @@ struct About {
 }
 
 pub(crate) fn run(args: TimerArgs) -> Outcome {
-    let ahead = Gaps::open(args.ahead, LONGEST_GAP)?;
+    let ahead = open(args.ahead)?;
     let arms = arms(args.timer, &DEFAULT)?;
     let rig = Rig::open(1)?;
     let mut session = Session::open(&rig)?;

@@ -2,7 +2,7 @@
 
 use super::calibrate::{Intervals, vcpu};
 use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
-use super::wake::{LONGEST_GAP, mean};
+use super::wake::{mean, open};
 use anyhow::{Context, bail, ensure};
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, Format, FormatArg};
@@ -11,7 +11,7 @@ use dwell_lab::experiment::validate::{
     FIGURES, Others, Prediction, RARE, block, figures, median_error, predictions, recorder,
 };
 use dwell_lab::experiment::wake::wakes_of_a_block;
-use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::gaps::GapSpec;
 use dwell_lab::host::thread::Contenders;
 use dwell_lab::idle::{Halts, Idle};
 use dwell_machine::{Sysroot, cpu, kernel};
@@ -105,7 +105,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
             bail!("`{idle}`: only host polling is predicted here; write host:TIME");
         }
     }
-    let gaps = specs.into_iter().map(|spec| Gaps::open(spec, LONGEST_GAP)).collect::<Result<Vec<_>, _>>()?;
+    let gaps = specs.into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let rig = Rig::open(1)?;
     let mut session = Session::open(&rig)?;
     drop(recorder(args.contended > 0).context("cannot record the vCPU")?);

@@ -4,10 +4,10 @@ use super::campaign::{BLOCK, CampaignArgs, Session, arms};
 use super::results::{self, Report, Shown};
 use dwell_capture::kvm_stats::Counters;
 use dwell_cli::failure::{Answer, Outcome};
-use dwell_cli::output::FormatArg;
+use dwell_cli::output::{self, FormatArg};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::wake::{CountersByArm, block, figures, wakes_of_a_block};
-use dwell_lab::gaps::{GapSpec, Gaps};
+use dwell_lab::gaps::{GapSpec, Gaps, GapsError};
 use dwell_lab::idle::Idle;
 use dwell_policy::Nanos;
 use dwell_stats::Campaign;
@@ -77,10 +77,31 @@ struct ArmCounts {
 }
 
 /// Longer gaps are shortened to this, so that a block ends.
-pub(crate) const LONGEST_GAP: Nanos = Nanos::from_micros(20_000);
+const LONGEST_GAP: Nanos = Nanos::from_micros(20_000);
+
+/// Gaps drawn to see what they are like.
+const SOME: usize = 1_000;
+
+/// Gaps to measure with; reports on stderr how many are shortened.
+///
+/// # Errors
+/// A recording of gaps cannot be read.
+pub(crate) fn open(spec: GapSpec) -> Result<Gaps, GapsError> {
+    let gaps = Gaps::open(spec, LONGEST_GAP)?;
+    let cut = gaps.sequence(1, 0, SOME).cut;
+    if cut > 0 {
+        let longest = dwell_report::duration(LONGEST_GAP.get() as f64);
+        output::remark(&format!(
+            "note: {}: {cut} of {} are longer than {longest}, and are shortened to it",
+            gaps.spec(),
+            dwell_report::number_of(SOME as u128, "gap")
+        ));
+    }
+    Ok(gaps)
+}
 
 pub(crate) fn run(args: WakeArgs) -> Outcome {
-    let gaps = Gaps::open(args.gaps, LONGEST_GAP)?;
+    let gaps = open(args.gaps)?;
     let default = ["host:0", "host:50us", "host:200us", "guest:haltpoll", "user:fixed=200us"];
     let arms = arms(args.idle, &default)?;
     let rig = Rig::open(1)?;
@@ -115,7 +136,6 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
 
 /// The mean of the gaps, from a sequence of them.
 pub(crate) fn mean(gaps: &Gaps, seed: u64) -> Nanos {
-    const SOME: usize = 1_000;
     Nanos(gaps.sequence(seed, 0, SOME).total().get() / SOME as u64)
 }
 

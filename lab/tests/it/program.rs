@@ -108,7 +108,7 @@ fn a_short_wake_has_every_arm_figure_and_sample() {
             "--idle",
             "guest:always",
             "--gaps",
-            "constant:50us",
+            "bimodal:50us,30ms,0.99",
             "--foreign-limit",
             "100",
             "--samples",
@@ -126,7 +126,8 @@ fn a_short_wake_has_every_arm_figure_and_sample() {
         );
     }
     let told = json(&output);
-    assert_eq!(told["gaps"], "constant:50us");
+    assert_eq!(told["gaps"], "bimodal:50us,30ms,0.99");
+    assert!(stderr(&output).contains("of 1,000 gaps are longer than 20.0 ms"), "{}", stderr(&output));
     let rows = told["rows"].as_array().unwrap();
     for arm in ["host:0", "guest:always", "host:0 (A/A)"] {
         for figure in ["p50", "p99.9", "cpu_ns_per_wakeup", "halts_per_wakeup", "hlt_exits_per_wakeup"] {
