@@ -97,7 +97,8 @@ fn checked(file: &Path, wakeup_latency: Option<Nanos>) -> anyhow::Result<Checked
     let open = || Reader::open(file);
     let reader = open()?;
     let versions = Versions::of_recording(reader.metadata());
-    let sketch = Sketch::of(reader, versions, wakeup_latency)?;
+    let sketch = Sketch::of(reader, versions, wakeup_latency)
+        .with_context(|| format!("cannot make a sketch of {}", file.display()))?;
     let bytes = sketch.write(vec![])?;
     let size = bytes.len();
     let sketch = Sketch::from_bytes(&file.display().to_string(), bytes)?;
