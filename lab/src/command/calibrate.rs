@@ -1,6 +1,6 @@
 //! `dwell-lab calibrate`
 
-use super::campaign::{CampaignArgs, Session};
+use super::campaign::{CampaignArgs, Session, writable};
 use anyhow::{Context, bail, ensure};
 use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::output::{self, FormatArg};
@@ -9,6 +9,7 @@ use dwell_lab::experiment::calibrate::{
     GAPS_US, OWN_ROUNDS, cost, eventfd_write, longest_poll, measure, measure_own, own_costs,
 };
 use dwell_lab::experiment::{LabError, Rig};
+use dwell_lab::gaps::GapSpec;
 use dwell_lab::host::Cores;
 use dwell_lab::host::load_on;
 use dwell_lab::vm::VmError;
@@ -17,6 +18,7 @@ use dwell_policy::Nanos;
 use dwell_replay::calibration::{Calibration, FORMAT, HaltCost, HaltCosts, HaltOf};
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Interval, MIN_ROUNDS, Measurements, Results};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Measure the cost of a halt, in CPU time and latency, and store it
@@ -42,10 +44,8 @@ pub(crate) struct CalibrateArgs {
 }
 
 pub(crate) fn run(args: CalibrateArgs) -> Outcome {
-    let path = Calibration::path().context(
-        "cannot find where to store the calibration: neither XDG_STATE_HOME nor HOME is set to an absolute path",
-    )?;
     args.campaign.at_least(MIN_ROUNDS)?;
+    let path = if args.dry_run { None } else { Some(place()?) };
     let (rig, mut notes) = match Rig::open(1) {
         Ok(rig) => {
             let notes = rig.notes();
@@ -68,20 +68,29 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
         measured_at_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         halts,
     };
-    if !args.dry_run {
-        if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory)
-                .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-        }
-        calibration.store(&path)?;
-    }
+    // What cannot be stored is printed all the same, and what cannot be printed is stored.
+    let stored = path.as_ref().map_or(Ok(()), |path| calibration.store(path));
     output::result(args.format.format, &calibration, || table(&calibration), || people(&calibration))?;
     for note in notes {
         output::remark(&format!("note: {note}"));
     }
-    let stored = if args.dry_run { "not stored" } else { "stored" };
-    output::remark(&format!("{stored}: {}", path.display()));
+    stored?;
+    output::remark(&path.map_or("not stored".to_owned(), |path| format!("stored: {}", path.display())));
     Ok(Answer::Yes)
+}
+
+/// Where to store the calibration; it can be written.
+fn place() -> anyhow::Result<PathBuf> {
+    const INSTEAD: &str = "set XDG_STATE_HOME to a directory where you may write, or use --dry-run";
+    let path = Calibration::path().with_context(|| {
+        format!(
+            "cannot store the calibration: neither XDG_STATE_HOME nor HOME is an absolute path; {INSTEAD}"
+        )
+    })?;
+    std::fs::create_dir_all(path.parent().unwrap_or(&path))
+        .map_err(anyhow::Error::from)
+        .and_then(|()| Ok(writable(path.clone())?))
+        .with_context(|| format!("cannot store the calibration at {}; {INSTEAD}", path.display()))
 }
 
 /// Measures halts of this system's own CPUs, which takes a second and a half, whatever the budget is.
@@ -181,7 +190,11 @@ pub(super) fn vcpu(
         let options = options.clone();
         let measured =
             session.run(|load, stop, progress| measure(rig, gap, options, load, stop, progress))?;
-        let cost = cost(gap, &complete(measured, session, &what, intervals)?);
+        let measured = complete(measured, session, &what, intervals)?;
+        if intervals == Intervals::Required {
+            campaign.keep(&measured, costs.len(), &GapSpec::Constant(gap).to_string(), &[])?;
+        }
+        let cost = cost(gap, &measured);
         costs.push(cost.context("cannot compute the cost of a halt: KVM does not count polled time here")?);
     }
     session.about("");

@@ -1,11 +1,13 @@
 //! Options, progress and Ctrl-C of all experiments.
 
 use anyhow::{Context, ensure};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use dwell_cli::{command_line, output, progress, quantity, stop};
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::host::{ExperimentLoad, Pinned, load_of_programs, load_on};
 use dwell_lab::samples::{self, About};
 use dwell_policy::Nanos;
+use dwell_recording::{NewFile, NewFileError};
 use dwell_stats::{Arms, CampaignError, CampaignOptions, Measurements, Progress};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Debug, clap::Args)]
 pub(crate) struct CampaignArgs {
     /// Longest time to measure; a round that would end later is not started
+    ///
+    /// The first round is measured, however long it takes. Several campaigns share the time.
     #[arg(long, value_name = "TIME", default_value = "1min", value_parser = budget)]
     budget: Duration,
     /// Largest number of rounds [default: no limit]
@@ -39,8 +43,13 @@ pub(crate) struct CampaignArgs {
     /// Also write every sample and every block to this Parquet file
     ///
     /// An experiment with several campaigns writes FILE, FILE-2 and so on.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(writable))]
     samples: Option<PathBuf>,
+}
+
+/// Refuses a file that could not be written, before anything is measured.
+pub(crate) fn writable(path: PathBuf) -> Result<PathBuf, NewFileError> {
+    NewFile::create(&path).map(|_| path)
 }
 
 fn numbered(path: &Path, part: usize) -> PathBuf {

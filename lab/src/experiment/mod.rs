@@ -78,7 +78,9 @@ pub enum LabError {
         event: u64,
     },
     /// A guest that drives itself did not come to its end.
-    #[error("the guest did not finish its block within five seconds: an interrupt was lost")]
+    #[error(
+        "the guest did not finish its block within five seconds: an interrupt was lost, or a service time is too long"
+    )]
     Stuck,
     /// The vCPU stopped running before its time.
     #[error("the vCPU's thread ended early")]

@@ -56,6 +56,7 @@ fn wrong_words_name_the_right_ones() {
         (&["wake", "--budget", "soon"][..], "200us"),
         (&["guest", "--load", "idle"][..], "redis-paced"),
         (&["guest", "--block", "10ms"][..], "from 1s to 1min"),
+        (&["wake", "--samples", "/nowhere/a.parquet"][..], "create the directory first"),
     ] {
         let output = lab(state.path(), args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -335,6 +336,15 @@ fn a_calibration_with_too_little_time_names_the_least_budget() {
     assert!(!told.contains("warning: vCPU") && !state.path().join("dwell/halt-cost.json").exists(), "{told}");
 }
 
+#[test]
+fn a_calibration_that_cannot_be_stored_is_refused_before_it_is_measured() {
+    let output = lab(Path::new("/dev/null"), &["calibrate"]);
+    let told = stderr(&output);
+    assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+    assert!(told.contains("cannot store the calibration at /dev/null/dwell/halt-cost.json"), "{told}");
+    assert!(told.contains("or use --dry-run"), "{told}");
+}
+
 /// Of a guest without /dev/kvm a vCPU below it was asked for.
 #[test]
 fn own_halts_are_calibrated_without_kvm() {
@@ -343,7 +353,7 @@ fn own_halts_are_calibrated_without_kvm() {
     let _alone = crate::alone();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell-lab"));
     command.args(["calibrate", "--dry-run", "--foreign-limit", "100", "--format", "json"]);
-    command.env("XDG_STATE_HOME", "/nonexistent");
+    command.env_remove("XDG_STATE_HOME").env_remove("HOME");
     if Path::new("/dev/kvm").exists() {
         command.uid(NOBODY).gid(NOBODY);
     }
