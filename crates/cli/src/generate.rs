@@ -1,10 +1,11 @@
 //! The command `generate`.
 
 use crate::failure::{Answer, Outcome};
+use crate::output;
 use anyhow::{Context, bail};
 use clap::{Command, ValueEnum};
 use clap_complete::Shell;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Print the manual page or shell completions
@@ -45,7 +46,7 @@ pub fn run(args: Args, mut command: Command) -> Outcome {
     let name = command.get_name().to_owned();
     let shell = match (args.what, args.out) {
         (What::Man, None) => {
-            io::stdout().lock().write_all(page(command, &name)?.as_bytes())?;
+            output::whole(page(command, &name)?.as_bytes())?;
             return Ok(Answer::Yes);
         }
         (What::Man, Some(dir)) => {
@@ -64,7 +65,7 @@ pub fn run(args: Args, mut command: Command) -> Outcome {
     // It panics where it cannot write.
     let mut script = vec![];
     clap_complete::generate(shell, &mut command, name, &mut script);
-    io::stdout().lock().write_all(&script)?;
+    output::whole(&script)?;
     Ok(Answer::Yes)
 }
 

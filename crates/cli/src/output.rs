@@ -99,8 +99,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
 
 /// Prints text. Of what would steer the terminal only the colours of [`Paint`](crate::paint::Paint) get there.
 pub fn text(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(paint::for_terminal(text).as_bytes()).and_then(|()| out.flush()).context(STDOUT)
+    whole(paint::for_terminal(text).as_bytes())
 }
 
 /// Prints a line on stderr, harmless to the terminal. A closed stderr is not an error.
@@ -135,6 +134,11 @@ pub fn csv(table: &Table) -> anyhow::Result<()> {
     // In memory first: the writer of CSV hides of what kind the error of a closed pipe is.
     let mut bytes = vec![];
     table.write_csv(&mut bytes)?;
+    whole(&bytes)
+}
+
+/// Prints a file as it is.
+pub fn whole(file: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(&bytes).and_then(|()| out.flush()).context(STDOUT)
+    out.write_all(file).and_then(|()| out.flush()).context(STDOUT)
 }

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use dwell_recording::newfile;
 use dwell_report::page;
 use gather::Report;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// Write a page about how a machine idles, what it costs and what could be gained
@@ -121,11 +121,7 @@ fn put(args: &Args, rendered: &[u8]) -> Outcome {
                 dwell_report::count(rendered.len() as u128)
             ));
         }
-        None => {
-            let mut out = io::stdout().lock();
-            out.write_all(rendered)?;
-            out.flush()?;
-        }
+        None => output::whole(rendered)?,
     }
     Ok(Answer::Yes)
 }

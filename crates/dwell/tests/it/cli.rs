@@ -522,7 +522,11 @@ fn closed_pipe_is_no_trouble() {
 
 #[test]
 fn what_cannot_be_printed_is_an_error() {
-    for words in [&["--help"][..], &["tune", "-h"], &["--version"], &["params", "--format", "csv"]] {
+    let generate = [&["generate", "bash"][..], &["generate", "man"]];
+    for words in [&["--help"][..], &["tune", "-h"], &["--version"], &["params", "--format", "csv"]]
+        .into_iter()
+        .chain(generate)
+    {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_dwell")).args(words).stdout(full).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
