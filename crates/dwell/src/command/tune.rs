@@ -113,7 +113,7 @@ pub(crate) fn run(mut args: Args) -> Outcome {
     }
     let Input { reader, file, note: first_note, is_bundled } = args.input.open()?;
     if is_bundled {
-        args.plan.refuse_bundled()?;
+        args.plan.refuse_bundled(first_note.as_deref().unwrap_or_default())?;
     }
     if let Some(host) = &args.host {
         let answer = both::run(file, reader, host, &args.model, &args.goal, args.format.format)?;

@@ -685,7 +685,9 @@ fn tune_writes_a_plan_where_it_advises_a_change_and_none_where_not() {
     assert!(!Path::new(&none).exists());
 
     let refusal = refused_in_one_line(&["tune", "--bundled", "--plan", &none]);
-    assert!(refusal.contains("the bundled recording is not of this machine"), "{refusal}");
+    assert!(refusal.contains("not your machine; record it first"), "{refusal}");
+    let refusal = refused(&["tune", "--record-for", "1ms", "--plan", &none]);
+    assert!(refusal.contains("none.toml: this machine cannot be recorded: "), "{refusal}");
     let other = recording("guest-memcached_poisson10k.parquet");
     let args = ["tune", &other, "--layer", "host", "--halt-cost", "20us", "--plan", &none];
     let refusal = refused(&args);

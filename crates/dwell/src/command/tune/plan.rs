@@ -126,13 +126,12 @@ impl PlanArgs {
         }
     }
 
-    /// No plan is written from the bundled recording.
-    pub(super) fn refuse_bundled(&self) -> anyhow::Result<()> {
+    /// No plan is written from the bundled recording, which is used for the reason `why`.
+    pub(super) fn refuse_bundled(&self, why: &str) -> anyhow::Result<()> {
         match &self.plan {
-            Some(path) => bail!(
-                "cannot write the plan {}: the bundled recording is not of this machine; record it first: dwell record",
-                path.display()
-            ),
+            Some(path) => {
+                bail!("cannot write the plan {}: {why}; record it first: dwell record", path.display())
+            }
             None => Ok(()),
         }
     }
