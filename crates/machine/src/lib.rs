@@ -75,4 +75,4 @@ pub use safe::LONGEST as LONGEST_FILE;
 pub use seam::{Lock, Machine, Writable};
 pub use sysroot::Sysroot;
 pub use timer::{Apicv, Timer, TimerHost, can_post, preemption_timer};
-pub use vmm::{IoThread, Manager, VmOptions, Vmm, VmmKind};
+pub use vmm::{IoThread, Manager, VmOptions, Vmm, VmmKind, io_thread_comm};

@@ -6,6 +6,7 @@ use dwell_policy::param;
 use dwell_policy::version::Version;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// A process that is a virtual machine monitor or a storage daemon of one.
 #[derive(Clone, Debug, Serialize)]
@@ -237,9 +238,7 @@ fn io_threads(process: &Process, kind: VmmKind) -> Vec<IoThread> {
         process.threads.iter().filter(|thread| is_io_thread(&thread.comm, kind)).collect();
     let mut all: Vec<IoThread> = process.options("object").filter_map(iothread_object).collect();
     for object in &mut all {
-        // The kernel keeps 15 letters of a thread's name.
-        let id = object.id.as_deref().unwrap_or_default();
-        let comm: String = format!("IO {id}").chars().take(15).collect();
+        let comm = io_thread_comm(&object.id.as_deref().unwrap_or_default());
         let thread = named.iter().position(|thread| thread.comm == comm).map(|at| named.remove(at));
         object.tid = thread.map(|thread| thread.tid);
         object.comm = thread.map(|thread| thread.comm.clone());
@@ -251,6 +250,11 @@ fn io_threads(process: &Process, kind: VmmKind) -> Vec<IoThread> {
         parameters: BTreeMap::new(),
     }));
     all
+}
+
+/// The name that Linux has of a QEMU's I/O thread: 15 letters.
+pub fn io_thread_comm(id: &impl Display) -> String {
+    format!("IO {id}").chars().take(15).collect()
 }
 
 /// How the event loops of the known programs are named: `IO io0` (QEMU), `_disk0_q0`, `_net1_qp0` (Cloud

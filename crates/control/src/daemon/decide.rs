@@ -32,7 +32,11 @@ impl Control<'_> {
 
     /// What cannot be observed now may be later: until then the originals are in force. The same reason is told once.
     fn unseen(&mut self, at: usize, trouble: Trouble) -> anyhow::Result<()> {
-        let Trouble::Other(error) = trouble else { return self.trouble(at, trouble) };
+        let error = match trouble {
+            // What cannot be set is not a matter of what can be seen.
+            Trouble::Other(error) if !error.is::<SetError>() => error,
+            trouble => return self.trouble(at, trouble),
+        };
         let now_ns = self.now_ns();
         let layered = &mut self.layers[at];
         let why = format!("{error:#}");
@@ -54,7 +58,7 @@ impl Control<'_> {
         }
     }
 
-    fn is_seen(&mut self, at: usize) {
+    fn seen_again(&mut self, at: usize) {
         if self.layers[at].unseen.take().is_some() {
             self.notes.say(&self.layers[at].subject, "it can be observed again");
         }
@@ -199,7 +203,7 @@ impl Control<'_> {
         }
         let quiet = match source.observe(self.machine, controller, lease.as_mut(), now_ns) {
             Ok(Look::Episodes(observed)) => {
-                self.is_seen(at);
+                self.seen_again(at);
                 return Ok(Some(observed));
             }
             Ok(Look::Nothing { quiet }) => quiet,
@@ -214,7 +218,7 @@ impl Control<'_> {
                 return Ok(None);
             }
         };
-        self.is_seen(at);
+        self.seen_again(at);
         let now_ns = self.now_ns();
         self.layers[at].controller.postpone(now_ns, quiet);
         Ok(None)
@@ -241,14 +245,14 @@ impl Control<'_> {
         if let Some(log) = &mut self.log {
             log.changed(&layered.subject, change, line);
         }
-        let is_none = matches!(change.cause, Cause::Untrusted { .. } | Cause::Unseen { .. });
+        let gives_none = matches!(change.cause, Cause::Untrusted { .. } | Cause::Unseen { .. });
         let line = match change.cause {
-            _ if is_none => format!("no advice; {line}"),
+            _ if gives_none => format!("no advice; {line}"),
             _ if change.writes() == 0 => format!("advice: leave the setting as it is: {line}"),
             Cause::Work { .. } => format!("advice: {line}"),
             _ => format!("advice, by replay alone: {line}"),
         };
-        if !is_none {
+        if !gives_none {
             layered.controller.advised(change);
         }
         self.notes.say(&layered.subject, &line);

@@ -21,7 +21,7 @@ use dwell_knobs::lease::{Lease, SetError, Subject};
 use dwell_knobs::qmp::{Monitor, QmpError};
 use dwell_knobs::value::ValueError;
 use dwell_machine::threads::{Thread as KernelThread, Usage};
-use dwell_machine::{Machine, Sysroot, Writable, process};
+use dwell_machine::{Machine, Sysroot, Writable, io_thread_comm, process};
 use dwell_policy::Nanos;
 use dwell_policy::iothread::Property;
 use dwell_policy::param::Setting;
@@ -416,7 +416,7 @@ pub fn kernel_thread(monitor: &Monitor, thread: &IoThread, asked: Option<u32>) -
     let machine = Sysroot::of_this_machine();
     let named = || {
         let pid = monitor.peer_pid()?;
-        let comm: String = format!("IO {}", thread.id).chars().take(15).collect();
+        let comm = io_thread_comm(&thread.id);
         let tids = machine.numbers(&format!("/proc/{pid}/task"));
         tids.into_iter().find(|tid| {
             machine.text(&format!("/proc/{pid}/task/{tid}/comm")).is_some_and(|name| name == comm.trim())

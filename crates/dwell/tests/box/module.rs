@@ -29,9 +29,10 @@ fn built(kernel: Kernel, name: &str) -> Result<(PathBuf, String), String> {
 /// 0, by name, and `values NAME` the parameters that dwell sets.
 pub(crate) const BEGIN: &str = "
     parameters=/sys/module/dwell_idle/parameters
+    counts=/sys/kernel/debug/dwell_idle/cpus
     counters() {
         awk '$1 == \"cpu\" { for (i = 2; i <= NF; i++) name[i] = $i }
-             $1 == \"0\" { for (i = 2; i <= NF; i++) print name[i], $i }' ${2:-/sys/kernel/debug/dwell_idle/cpus} >/out/$1
+             $1 == \"0\" { for (i = 2; i <= NF; i++) print name[i], $i }' ${2:-$counts} >/out/$1
     }
     values() { for name in halt_cost_ns wake_latency_ns max_window_ns policy; do cat $parameters/$name; done >/out/$1; }
 ";
@@ -72,7 +73,7 @@ pub(crate) fn the_idle_driver_learns(test: &str) -> Result<(), String> {
         keep doctor.json dwell doctor --format json
         # The emulator's CPUs take turns: beside the start of a program on the other one a poll loses 0.4 ms or more, and
         # the driver gives way for a thousand times as long, 0.8 s at most.
-        inside naps 0 30 30000 30000 constant /sys/kernel/debug/dwell_idle/cpus /run/short
+        inside naps 0 30 30000 30000 constant $counts /run/short
         counters a /run/short.begun; counters short /run/short.ended; counters b
         inside nap 0 1000 500 constant; inside nap 0 1000 500 constant; counters c
         inside nap 0 30 100000 constant >/dev/null & load=$!
@@ -182,7 +183,7 @@ pub(crate) fn the_idle_driver_is_controlled(test: &str) -> Result<(), String> {
     let script = CONTROL.to_owned()
         + "
         phase() {
-            inside naps 0 $2 $3 $4 constant /sys/kernel/debug/dwell_idle/cpus /run/$1
+            inside naps 0 $2 $3 $4 constant $counts /run/$1
             counters $1.begun /run/$1.begun; counters $1.ended /run/$1.ended
         }
         phase original.short 30 3000 3000

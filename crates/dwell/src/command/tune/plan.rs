@@ -10,7 +10,7 @@ use dwell_knobs::iothread;
 use dwell_knobs::knob::IothreadTarget;
 use dwell_knobs::object_id::ObjectId;
 use dwell_knobs::plan::{Plan, RecordedOn, RecordingFacts};
-use dwell_machine::Sysroot;
+use dwell_machine::{Sysroot, io_thread_comm};
 use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::{Metadata, Reader, newfile};
@@ -27,8 +27,7 @@ pub(super) fn in_force<'n>(
     let thread = iothread::find(&mut monitor, &target.id)?;
     let qemu = iothread::process(&machine, &monitor, &thread).map(|process| process.pid);
     let is_known = qemu.is_some() && thread.thread_id.is_some();
-    // As QEMU names its threads; of a name Linux keeps 15 bytes.
-    let own: String = format!("IO {}", thread.id).chars().take(15).collect();
+    let own = io_thread_comm(&thread.id);
     let is_other = |name: &&str| {
         ids(name).is_some_and(|(tid, pid, comm)| {
             let [pid, tid] = [pid, tid].map(|id| u32::try_from(id).ok());
