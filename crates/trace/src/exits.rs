@@ -6,7 +6,7 @@
 //! the rows are perf's to the last digit.
 
 use crate::event::TracepointKind;
-use crate::import::perf::{Line, exit_reason, text};
+use crate::import::perf::{Line, ThreadVcpus, exit_reason, text};
 use crate::import::{ImportError, Input, excerpt};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -171,6 +171,7 @@ pub struct ExitCounter {
     rows: Vec<ExitRow>,
     /// What each thread that has entered a guest is in: an exit, by row and begin, or the guest.
     threads: HashMap<i32, Option<(usize, u64)>>,
+    vcpus: ThreadVcpus,
     left_out: LeftOut,
 }
 
@@ -248,7 +249,10 @@ impl ExitCounter {
                     let how = "has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`";
                     return Err(how.to_owned());
                 }
-                (Some(TracepointKind::Exit), Some(reason)) => self.exit(event.tid, event.time_ns, reason),
+                (Some(TracepointKind::Exit), Some(reason)) => {
+                    self.vcpus.check(&event)?;
+                    self.exit(event.tid, event.time_ns, reason);
+                }
                 (Some(TracepointKind::Exit), None) => return unparsable(),
                 (Some(TracepointKind::Entry), _) => self.entry(event.tid, event.time_ns),
                 _ => self.left_out.other_lines += 1,

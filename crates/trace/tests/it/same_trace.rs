@@ -262,9 +262,18 @@ fn of_threads() -> impl Strategy<Value = EventKind> {
 proptest! {
     #[test]
     fn of_a_host(
-        events in stream(of_vcpus()),
+        mut events in stream(of_vcpus()),
         kernel in prop::sample::select(vec![None, Some("5.10.0"), Some("5.17.2-a"), Some("6.1.0"), Some("6.18.44")]),
     ) {
+        // A text without processes and with a thread of two vCPUs is refused.
+        for event in events.iter_mut().filter(|event| event.pid == Event::UNKNOWN_ID) {
+            let own = event.tid.cast_unsigned() % 3;
+            match &mut event.kind {
+                EventKind::HaltPoll { vcpu, .. } => *vcpu = own,
+                EventKind::Exit { vcpu, .. } => *vcpu = Some(own),
+                _ => {}
+            }
+        }
         check(&events, Layer::Host, GuestSource::Auto, kernel)?;
     }
 

@@ -1,6 +1,6 @@
 //! The events in the lines of a text, in order of time.
 
-use super::line::{Dialect, Line, TextEvent, text};
+use super::line::{Dialect, Line, TextEvent, ThreadVcpus, text};
 use super::names::TaskNames;
 use super::{ImportError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
@@ -74,6 +74,7 @@ pub struct EventReader {
     is_cut: bool,
     /// Which tools write lines like those of the events.
     dialects: BTreeSet<Dialect>,
+    vcpus: ThreadVcpus,
     span: EventSpan,
     /// What was read so far.
     pub summary: ImportSummary,
@@ -260,6 +261,10 @@ impl EventReader {
         }
         if event.lacks_thread() && sink.needs_thread(&kind) {
             return lacks("thread", "+comm,+tid");
+        }
+        if let EventKind::Exit { .. } | EventKind::HaltPoll { .. } = kind {
+            let place = self.place(line.0);
+            self.vcpus.check(event).map_err(|what| ImportError::Refused(format!("{place} {what}")))?;
         }
         self.dialects.insert(event.dialect);
         self.summary.use_event(event.name);

@@ -220,12 +220,12 @@ fn halt_exit(text: &str) -> Option<Option<EventKind>> {
     Some(vcpu_of(text).filter(|_| is_halt).map(|vcpu| EventKind::Exit { vcpu: Some(vcpu), reason: 0 }))
 }
 
-/// `vcpu 0 reason …`, `vcpu 0, rip 0x1`, of s390 `00[…]: …`.
+/// `vcpu 0 reason …`, `vcpu 0, rip 0x1`, `vcpu 0: halt_poll_ns …`, of s390 `00[…]: …`.
 pub fn vcpu_of(text: &str) -> Option<u32> {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return digits(text.split_once('[')?.0);
     }
-    digits(first_word(text.strip_prefix("vcpu ")?).trim_end_matches(','))
+    digits(first_word(text.strip_prefix("vcpu ")?).trim_end_matches([',', ':']))
 }
 
 /// A function by its address, or by its name: FNV-1a.

@@ -6,8 +6,10 @@
 //! | `trace-cmd report` | `comm-tid [cpu] time: event: text`, with `-l` flags behind the number of the CPU: `comm-tid 1d.h. time: …` |
 //! | ftrace's `trace` and `trace_pipe` | `comm-tid (tgid) [cpu] flags time: event: text` |
 
+use super::fields::vcpu_of;
 use crate::event::{Event, SystemCall, TracepointKind};
 use crate::import::number::digits;
+use crate::pairing::ByNumber;
 use std::borrow::Cow;
 
 dwell_policy::named! {
@@ -57,6 +59,31 @@ impl TextEvent<'_> {
     /// Whether the text has no column for the thread.
     pub(crate) fn lacks_thread(&self) -> bool {
         self.tid == Event::UNKNOWN_ID && self.comm.is_empty()
+    }
+}
+
+/// The vCPU of each thread, by which it shows that lines have the process in its place: `perf script -F comm,pid` writes
+/// `comm pid` where `-F comm,tid` writes `comm tid`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ThreadVcpus(ByNumber<i32, u32>);
+
+impl ThreadVcpus {
+    /// The error is what is wrong with the thread of an event of KVM.
+    pub(crate) fn check(&mut self, event: &TextEvent<'_>) -> Result<(), String> {
+        let Some(vcpu) =
+            vcpu_of(event.text).filter(|_| event.dialect == Dialect::Perf && event.pid.is_none())
+        else {
+            return Ok(());
+        };
+        let first = *self.0.entry(event.tid).or_insert(vcpu);
+        if first == vcpu {
+            return Ok(());
+        }
+        Err(format!(
+            "is of vCPU {vcpu}, and vCPU {first} had the same number {} behind its task: that is the process, and vCPUs are \
+             told apart by threads; use `perf script -F +pid,+tid`",
+            event.tid
+        ))
     }
 }
 

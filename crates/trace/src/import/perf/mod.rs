@@ -29,7 +29,7 @@ pub use fields::{exit_reason, parse, vcpu_of};
 pub use line::TextEvent;
 
 pub(crate) use events::named_in;
-pub(crate) use line::{Line, text};
+pub(crate) use line::{Line, ThreadVcpus, text};
 
 use super::{ImportError, ImportSummary, Input, Place};
 use crate::contention::{self, Contention};

@@ -193,6 +193,35 @@ fn case_08_a_missing_column_is_named_with_the_option_that_adds_it() {
     assert_eq!(any(idle.as_bytes()).unwrap().rows(), ["cpu1 1000000000 10000 - true unknown - -"]);
 }
 
+/// `perf script -F comm,pid` writes the process where `-F comm,tid` writes the thread.
+#[test]
+fn a_text_with_processes_in_place_of_threads_is_refused() {
+    let line = |ids: &str, vcpu: u32, ns: u32| {
+        format!(
+            "CPU {vcpu}/KVM {ids} [00{vcpu}] 1.00000{ns}: kvm:kvm_exit: vcpu {vcpu} reason HLT rip 0x1 info1 0x0\n"
+        )
+    };
+    let what = |at: u32, vcpu: u32, first: u32| {
+        format!(
+            "t: line {at} is of vCPU {vcpu}, and vCPU {first} had the same number 77 behind its task: that is the process, and \
+             vCPUs are told apart by threads; use `perf script -F +pid,+tid`"
+        )
+    };
+    let processes = [line("77", 1, 1), line("77", 1, 2), line("77", 0, 3)].concat();
+    let exits =
+        |text: &str| ExitTable::read(Input::new("t", text.as_bytes()).unwrap()).unwrap_err().to_string();
+    assert_eq!(exits(&processes), what(3, 0, 1));
+    let polls = "q 77 1.000001: kvm:kvm_halt_poll_ns: vcpu 0: halt_poll_ns 10000 (grow 0)\n\
+                 q 77 1.000002: kvm:kvm_halt_poll_ns: vcpu 2: halt_poll_ns 10000 (grow 0)\n";
+    assert_eq!(refused(polls.as_bytes()), what(2, 2, 0));
+    // One thread may run several vCPUs, and each vCPU may have its own.
+    let one_thread = [line("70/77", 1, 1), line("70/77", 0, 2)].concat();
+    let threads = [line("77", 1, 1), line("78", 0, 2)].concat();
+    for text in [one_thread, threads] {
+        assert!(!exits(&text).contains("that is the process"), "{text}");
+    }
+}
+
 #[test]
 fn case_09_qemu_trace_stap() {
     let imported = any(file!("09-qemu-trace-stap.log")).unwrap();
