@@ -387,11 +387,14 @@ pub(crate) fn unknown_latency(upper: Nanos, costs: impl Iterator<Item = (String,
     let upper = dwell_report::duration(upper.get() as f64);
     let share = |cost: f64| dwell_report::percent(cost);
     let changed: Vec<String> = costs
-        .filter(|(_, without, with)| (without - with).abs() > 0.01 * without.max(*with))
+        .filter(|(_, without, with)| (without - with).abs() > f64::max(0.01 * without.max(*with), 1e-4))
         .map(|(name, without, with)| format!("{name} costs {} instead of {}", share(with), share(without)))
         .collect();
-    let effect =
-        if changed.is_empty() { "no cost changes by more than 1 %".to_owned() } else { changed.join(", ") };
+    let effect = if changed.is_empty() {
+        "no cost changes by more than 1 % (or 0.01 % of a CPU)".to_owned()
+    } else {
+        changed.join(", ")
+    };
     format!(
         "the wakeup latency of halts is not known, and the rule learns from idle time and latency together: figures are \
          without it. With {upper}, {why}, over the whole recording {effect}. --wakeup-latency gives it; `dwell-lab calibrate` \
