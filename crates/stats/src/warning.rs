@@ -46,7 +46,7 @@ pub enum Warning {
     },
     #[error(
         "{figure}: the baseline differs from its own control by {:+.1} % [{:+.1} %, {:+.1} %]; smaller differences are not \
-         effects (one of twenty campaigns has this by chance)",
+         effects (of twenty figures one has this by chance)",
         percent(.ratio.value),
         percent(.ratio.low),
         percent(.ratio.high)

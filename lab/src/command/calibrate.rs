@@ -52,6 +52,10 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
             (Some(rig), notes)
         }
         Err(LabError::Vm(VmError::NoKvm(error))) => {
+            ensure!(
+                !args.campaign.keeps_samples(),
+                "cannot write --samples, which are of a vCPU's halts: no KVM here ({error}); leave it out for halts of own CPUs"
+            );
             (None, vec![format!("halts of a vCPU were not measured: no KVM here ({error})")])
         }
         Err(error) => return Err(error.into()),

@@ -94,6 +94,11 @@ impl CampaignArgs {
         }
     }
 
+    /// Whether there is a --samples.
+    pub(super) fn keeps_samples(&self) -> bool {
+        self.samples.is_some()
+    }
+
     /// Writes the measurements to the file of --samples, if given; of several campaigns, the second to
     /// `FILE-2` and so on, before the extension.
     pub(crate) fn keep(

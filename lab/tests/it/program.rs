@@ -4,7 +4,9 @@ use dwell_testing::help::{Help, Line, calls, inline_code, lines};
 use dwell_testing::say;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -381,6 +383,16 @@ fn own_halts_are_calibrated_without_kvm() {
         "{}",
         stderr(&output)
     );
+    // Samples are of a vCPU's halts alone. A new file: whoever runs this may write there.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+    let refused = command.arg("--samples").arg(folder.path().join("samples.parquet")).output().unwrap();
+    let told = stderr(&refused);
+    assert!(
+        told.starts_with("dwell-lab: cannot write --samples, which are of a vCPU's halts: no KVM here"),
+        "{told}"
+    );
+    assert_eq!(refused.status.code(), Some(2), "{told}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn a_control_that_differs_is_warned_of() {
     });
     let warnings: Vec<String> = measurements.results().warnings.iter().map(ToString::to_string).collect();
     let differs = "cost: the baseline differs from its own control by +3.0 % [+3.0 %, +3.0 %]; smaller differences are not \
-                   effects (one of twenty campaigns has this by chance)";
+                   effects (of twenty figures one has this by chance)";
     assert_eq!(warnings, [differs]);
 }
 
