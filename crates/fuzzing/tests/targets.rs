@@ -175,3 +175,20 @@ fn seeds_are_accepted() {
     assert!(seeds::of("request").iter().all(|seed| dwell_fuzzing::request::requests(seed) == 1));
     assert!(TARGETS.iter().all(|(name, _)| !seeds::of(name).is_empty()));
 }
+
+/// libFuzzer runs the programs that the manifest of `fuzz` has.
+#[test]
+fn every_target_has_its_program() {
+    let fuzz = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
+    for (name, _) in TARGETS {
+        let path = format!("fuzz_targets/{name}.rs");
+        let program = std::fs::read_to_string(fuzz.join(&path)).unwrap_or_default();
+        assert!(program.contains(&format!("dwell_fuzzing::{name}::run(data)")), "fuzz/{path}");
+        assert!(
+            manifest.contains(&format!("name = \"{name}\"\npath = \"{path}\"")),
+            "fuzz/Cargo.toml: {name}"
+        );
+    }
+    assert_eq!(manifest.matches("[[bin]]").count(), TARGETS.len());
+}
