@@ -1,5 +1,6 @@
 //! `dwell-lab study`: policies over the recordings of a folder.
 
+use dwell_lab::study::Subject;
 use dwell_recording::{Episode, Layer, Metadata, Packing, Writer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -132,7 +133,7 @@ fn what_cannot_be_read_is_named_and_the_others_are_compared() {
     let told = stderr(&output);
     assert!(told.contains("b.parquet") && !told.contains("c.txt"), "{told}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text.lines().count(), 1 + 9, "{text}");
+    assert_eq!(text.lines().count(), 1 + Subject::all().len(), "{text}");
     std::fs::remove_file(folder.path().join("a.parquet")).unwrap();
     assert!(refused_in_one_line(folder.path()).contains("b.parquet"));
     assert!(refused_in_one_line(Path::new("/nowhere")).contains("/nowhere"));
