@@ -141,8 +141,8 @@ impl<P: Policy, C: Clock, R: Record> Idle<'_, P, C, R> {
         self.wait.polls(self.idler)
     }
 
-    /// The wait goes on in the kernel: what is left of the time-out; zero where it is over, which is a look
-    /// and no sleep. Called again, after a sleep that a signal interrupted, it reads the clock.
+    /// The wait goes on in the kernel: what is left of the time-out, `None` if it has none; zero where it is over,
+    /// which is a look and no sleep. Called again, after a sleep that a signal interrupted, it reads the clock.
     #[inline]
     pub fn halts(&mut self) -> Option<Duration> {
         self.wait.halts(self.idler)

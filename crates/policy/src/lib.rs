@@ -108,7 +108,8 @@ impl<'a> Outcome<'a> {
 /// Call [`window`](Policy::window) or [`window_after`](Policy::window_after) once at the start of an episode and
 /// [`observe`](Policy::observe) once at its end.
 pub trait Policy {
-    /// How long to poll before halting in the episode that begins now. Zero: halt at once.
+    /// How long to poll before halting in the episode that begins now. Zero: halt at once; [`Nanos::MAX`]: poll until
+    /// the wakeup.
     fn window(&mut self) -> Nanos;
     /// As [`window`](Policy::window), for an idler that was busy for `busy` since its last wakeup. The two
     /// are the same for policies that do not use it.
