@@ -457,20 +457,24 @@ pub(crate) fn timers_of(contents: &TimerContents) -> String {
     )
 }
 
-/// Notes on a recording with too few episodes to compare settings, or without the time recorded.
-pub(crate) fn notes_of_length(number: u64, metadata: &Metadata) -> impl Iterator<Item = String> {
-    let few = (number < MIN_EPISODES).then(|| {
+/// That a recording has too few episodes to compare settings, if so.
+pub(crate) fn too_few(number: u64) -> Option<String> {
+    (number < MIN_EPISODES).then(|| {
         format!(
             "the recording has {}, too few to compare settings: at least {MIN_EPISODES} are needed",
             episodes(number)
         )
-    });
+    })
+}
+
+/// Notes on a recording with too few episodes to compare settings, or without the time recorded.
+pub(crate) fn notes_of_length(number: u64, metadata: &Metadata) -> impl Iterator<Item = String> {
     // Where there were no times there are no rates.
     let timeless = (metadata.recorded.is_none() && !metadata.has_least_lengths()).then(|| {
         "the recording does not contain the time recorded: rates are over the time from the first episode to the last"
             .to_owned()
     });
-    few.into_iter().chain(timeless)
+    too_few(number).into_iter().chain(timeless)
 }
 
 /// Notes on limits of a recording, for readers of its figures.

@@ -36,11 +36,13 @@ pub(super) fn words(recorded: &Recorded) -> String {
         let number = number_of(recorded.incomplete_episodes.into(), "incomplete episode");
         text += &format!("  {number} left out (start or end not recorded)\n");
     }
-    text += &match recorded.is_sketch {
-        true => "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned(),
-        false => format!("next: dwell tune {}\n", quoted(&recorded.output)),
-    };
-    text
+    text + &match crate::model::too_few(recorded.episodes) {
+        _ if recorded.is_sketch => {
+            "next: dwell fleet FOLDER, with the sketches of all VMs in it\n".to_owned()
+        }
+        Some(few) => output::wrapped(&format!("note: {few}; record for longer, or under load")),
+        None => format!("next: dwell tune {}\n", quoted(&recorded.output)),
+    }
 }
 
 /// One row per idler; figures of the whole recording are repeated in each.
@@ -65,5 +67,35 @@ pub(super) fn nothing(layer: &str) -> &'static str {
         "host" => "no vCPU halted; is a VM running? its vCPUs may be busy, or idle without exits",
         "guest" => "every CPU was busy; record for longer",
         _ => "no such thread waited in poll, ppoll, epoll, select or io_uring_enter",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_replay::tune::MIN_EPISODES;
+
+    #[test]
+    fn what_follows_depends_on_how_much_was_recorded() {
+        let text = |episodes| {
+            let recorded = Recorded {
+                output: "a b.parquet".to_owned(),
+                layer: "guest",
+                is_sketch: false,
+                elapsed_ns: 5_000_000_000,
+                events: 9,
+                lost_events: 0,
+                lost_at_least: false,
+                lost_by_cpu: vec![],
+                episodes,
+                incomplete_episodes: 0,
+                span_ns: 1,
+                idlers: vec![],
+            };
+            words(&recorded).split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let (few, enough) = (text(MIN_EPISODES - 1), text(MIN_EPISODES));
+        assert!(few.ends_with("are needed; record for longer, or under load"), "{few}");
+        assert!(enough.ends_with(" next: dwell tune 'a b.parquet'"), "{enough}");
     }
 }
