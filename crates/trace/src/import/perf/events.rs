@@ -262,9 +262,10 @@ impl EventReader {
         if event.lacks_thread() && sink.needs_thread(&kind) {
             return lacks("thread", "+comm,+tid");
         }
-        if let EventKind::Exit { .. } | EventKind::HaltPoll { .. } = kind {
-            let place = self.place(line.0);
-            self.vcpus.check(event).map_err(|what| ImportError::Refused(format!("{place} {what}")))?;
+        if let EventKind::Exit { .. } | EventKind::HaltPoll { .. } = kind
+            && let Err(what) = self.vcpus.check(event)
+        {
+            return Err(ImportError::Refused(format!("{} {what}", self.place(line.0))));
         }
         self.dialects.insert(event.dialect);
         self.summary.use_event(event.name);
