@@ -146,10 +146,12 @@ fn sleeps_of_a_vcpu_that_never_polls_are_counted_one_by_one() {
     let elapsed = begin.elapsed();
     let counted = stats.counters().expect("counters").since(before);
     let bound = Bound::of(&counted, Nanos(20_000)).expect("this kernel counts times");
-    say!("{WAKES} wakes ({sent} sent) in {elapsed:?}: {bound:?}");
+    let halt_exits = counted.halt_exits.expect("halt_exits");
+    say!("{WAKES} wakes ({sent} sent) in {elapsed:?}: {halt_exits} exits, {bound:?}");
     assert_eq!((bound.polls, bound.polled_ns, bound.wasted_ns), (0, 0, 0));
     assert!(bound.halts_exact && bound.halts <= u64::from(WAKES) + 1 && bound.halts >= u64::from(WAKES) / 2);
-    assert!(counted.halt_exits >= Some(u64::from(WAKES)));
+    // An interrupt between the return from the handler and the next HLT is handled without a halt.
+    assert!((bound.halts..=u64::from(WAKES) + 1).contains(&halt_exits), "{halt_exits} exits, {bound:?}");
     assert!(u128::from(counted.halt_wait_ns.expect("halt_wait_ns")) <= elapsed.as_nanos());
     assert!(bound.least_cost_ns <= bound.cost_ns && bound.cost_ns == 20_000 * u128::from(bound.halts));
 }
