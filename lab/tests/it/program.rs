@@ -383,7 +383,7 @@ fn own_halts_are_calibrated_without_kvm() {
         "{}",
         stderr(&output)
     );
-    // Samples are of a vCPU's halts alone. A new file: whoever runs this may write there.
+    // Samples are of a vCPU's halts alone. The program may run as another user, who can write to this folder.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
     let refused = command.arg("--samples").arg(folder.path().join("samples.parquet")).output().unwrap();

@@ -62,13 +62,13 @@ impl TextEvent<'_> {
     }
 }
 
-/// The vCPU of each thread, by which it shows that lines have the process in its place: `perf script -F comm,pid` writes
-/// `comm pid` where `-F comm,tid` writes `comm tid`.
+/// The vCPU of each thread. A second vCPU shows that the lines have the process in place of the thread: `perf script -F
+/// comm,pid` writes `comm pid` where `-F comm,tid` writes `comm tid`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadVcpus(ByNumber<i32, u32>);
 
 impl ThreadVcpus {
-    /// The error is what is wrong with the thread of an event of KVM.
+    /// Takes an event of a vCPU. The error says that its thread ran another one before.
     pub(crate) fn check(&mut self, event: &TextEvent<'_>) -> Result<(), String> {
         let Some(vcpu) =
             vcpu_of(event.text).filter(|_| event.dialect == Dialect::Perf && event.pid.is_none())
@@ -80,9 +80,9 @@ impl ThreadVcpus {
             return Ok(());
         }
         Err(format!(
-            "is of vCPU {vcpu}, and vCPU {first} had the same number {} behind its task: that is the process, and vCPUs are \
-             told apart by threads; use `perf script -F +pid,+tid`",
-            event.tid
+            "is of vCPU {vcpu}, but {tid} ran vCPU {first} before: {tid} is a process, and vCPUs are told apart by threads; use \
+             `perf script -F +pid,+tid`",
+            tid = event.tid
         ))
     }
 }
