@@ -2,7 +2,7 @@
 
 use super::campaign::{CampaignArgs, Session, writable};
 use anyhow::{Context, bail, ensure};
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, FormatArg};
 use dwell_cli::progress;
 use dwell_lab::experiment::calibrate::{
@@ -80,7 +80,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     }
     stored?;
     output::remark(&path.map_or("not stored".to_owned(), |path| format!("stored: {}", path.display())));
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 /// Where to store the calibration; it can be written.
@@ -196,7 +196,7 @@ pub(super) fn vcpu(
             session.run(|load, stop, progress| measure(rig, gap, options, load, stop, progress))?;
         let measured = complete(measured, session, &what, intervals)?;
         if intervals == Intervals::Required {
-            campaign.keep(&measured, costs.len(), &GapSpec::Constant(gap).to_string(), &[])?;
+            campaign.keep(&measured, costs.len(), &GapSpec::Constant(gap).to_string(), &[]);
         }
         let cost = cost(gap, &measured);
         costs.push(cost.context("cannot compute the cost of a halt: KVM does not count polled time here")?);

@@ -2,13 +2,15 @@
 
 use anyhow::{Context, ensure};
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use dwell_cli::failure::{Answer, Outcome};
 use dwell_cli::{command_line, output, progress, quantity, stop};
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::host::{ExperimentLoad, Pinned, load_of_programs, load_on};
-use dwell_lab::samples::{self, About};
+use dwell_lab::samples::{self, About, SamplesError};
 use dwell_policy::Nanos;
 use dwell_recording::{NewFile, NewFileError};
 use dwell_stats::{Arms, CampaignError, CampaignOptions, Measurements, Progress};
+use std::cell::OnceCell;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -45,6 +47,9 @@ pub(crate) struct CampaignArgs {
     /// An experiment with several campaigns writes FILE, FILE-2 and so on.
     #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(writable))]
     samples: Option<PathBuf>,
+    /// Why samples could not be written, which does not cost the results.
+    #[arg(skip)]
+    lost: OnceCell<SamplesError>,
 }
 
 /// Refuses a file that could not be written, before anything is measured.
@@ -100,15 +105,9 @@ impl CampaignArgs {
     }
 
     /// Writes the measurements to the file of --samples, if given; of several campaigns, the second to
-    /// `FILE-2` and so on, before the extension.
-    pub(crate) fn keep(
-        &self,
-        measurements: &Measurements,
-        part: usize,
-        gaps: &str,
-        notes: &[String],
-    ) -> anyhow::Result<()> {
-        let Some(path) = &self.samples else { return Ok(()) };
+    /// `FILE-2` and so on, before the extension. Where that fails the command goes on, see [`CampaignArgs::end`].
+    pub(crate) fn keep(&self, measurements: &Measurements, part: usize, gaps: &str, notes: &[String]) {
+        let Some(path) = &self.samples else { return };
         let path = &numbered(path, part);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
         let about = About {
@@ -117,9 +116,21 @@ impl CampaignArgs {
             begun_s: now.map(|now| now.saturating_sub(measurements.elapsed).as_secs()),
             notes: [("notes".to_owned(), notes.into())].into_iter().collect(),
         };
-        samples::write(path, measurements, &about)?;
-        output::note(&format!("samples: {}", path.display()));
-        Ok(())
+        match samples::write(path, measurements, &about) {
+            Ok(()) => output::note(&format!("samples: {}", path.display())),
+            Err(error) => _ = self.lost.set(error),
+        }
+    }
+
+    /// The end of a command whose results are printed.
+    ///
+    /// # Errors
+    /// Samples could not be written.
+    pub(crate) fn end(self) -> Outcome {
+        match self.lost.into_inner() {
+            None => Ok(Answer::Yes),
+            Some(error) => Err(error).context("the results are complete, but not the files of --samples"),
+        }
     }
 
     pub(crate) fn foreign_limit(&self) -> f64 {

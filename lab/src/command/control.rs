@@ -5,7 +5,7 @@ use super::results::{self, ArmColumn};
 use super::wake::{mean, open};
 use anyhow::ensure;
 use dwell_capture::kvm_stats::Counters;
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, Format, FormatArg};
 use dwell_cli::quantity;
 use dwell_control::{Histograms, Reach, Terms};
@@ -130,7 +130,7 @@ pub(crate) fn run(args: ControlArgs) -> Outcome {
             campaign.run(load, stop, progress, |trial| experiment.block(trial, stop))
         })?;
         let Some(measurements) = measured else { break };
-        args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes)?;
+        args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes);
         let results = measurements.results();
         let cost = |arm: &str| results.row(arm, COST).and_then(|row| row.value).map(|cost| cost.value);
         let of = |other: &str| kept(cost(&names.default)?, cost(other)?, cost(CONTROLLED)?);
@@ -152,7 +152,7 @@ pub(crate) fn run(args: ControlArgs) -> Outcome {
         Format::Csv => output::csv(&table(&compared))?,
         Format::Table => print(&compared)?,
     }
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 /// The blocks of one distribution of gaps.

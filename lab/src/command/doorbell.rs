@@ -4,7 +4,7 @@ use super::campaign::{BLOCK, CampaignArgs, Session, arms};
 use super::kvm_counts::{self, ArmCounts};
 use super::results::{self, Report, Shown};
 use super::wake::{mean, open};
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::FormatArg;
 use dwell_lab::experiment::doorbell::{IoThreadSetting, WARM_UP, Work, block, figures};
 use dwell_lab::experiment::{KvmCountsByArm, Rig, rounds_of_a_block};
@@ -104,7 +104,7 @@ pub(crate) fn run(args: DoorbellArgs) -> Outcome {
         campaign.run(load, stop, progress, |turn| block(&rig, &work, turn, &mut kept, stop))
     })?;
     let notes = rig.notes();
-    args.campaign.keep(&measurements, 0, &work.think.spec().to_string(), &notes)?;
+    args.campaign.keep(&measurements, 0, &work.think.spec().to_string(), &notes);
     let results = measurements.results();
     let about = About {
         think: work.think.spec().to_string(),
@@ -120,5 +120,5 @@ pub(crate) fn run(args: DoorbellArgs) -> Outcome {
     let more = kvm_counts::text(&about.kvm_statistics_per_request, "request");
     let report = Report { about, notes, results: &results };
     results::print(&report, &title, &SHOWN, &more, args.format.format)?;
-    Ok(Answer::Yes)
+    args.campaign.end()
 }

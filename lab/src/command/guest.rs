@@ -4,7 +4,7 @@ use super::campaign::{CampaignArgs, MayBeStopped, STOPPED_EARLY, Session};
 use super::results::{self, ArmColumn};
 use anyhow::{Context, anyhow, ensure};
 use dwell_capture::{GuestSource, Recorder, Target, Until};
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, Format, FormatArg};
 use dwell_cli::quantity;
 use dwell_control::{Controller, Terms};
@@ -165,7 +165,7 @@ pub(crate) fn run(args: GuestArgs) -> Outcome {
         Format::Csv => output::csv(&table(&compared))?,
         Format::Table => print(&compared)?,
     }
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 fn measure(
@@ -199,7 +199,7 @@ fn measure(
             })
         })?;
         let Some(measurements) = measured else { break };
-        args.campaign.keep(&measurements, campaigns.len(), kind.name(), &[])?;
+        args.campaign.keep(&measurements, campaigns.len(), kind.name(), &[]);
         let results = measurements.results();
         let losses = losses(&results);
         campaigns.push(OfLoad { load: kind.name(), best: best.as_ref().map(Values::from), losses, results });

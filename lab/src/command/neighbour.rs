@@ -4,7 +4,7 @@ use super::campaign::{CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::results::{self, ArmColumn};
 use super::wake::open;
 use anyhow::ensure;
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, Format, FormatArg};
 use dwell_cli::quantity;
 use dwell_idle::{Halt, Price};
@@ -129,7 +129,7 @@ pub(crate) fn run(args: NeighbourArgs) -> Outcome {
                     })
                 })?;
                 let Some(measurements) = measured else { break };
-                args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes)?;
+                args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes);
                 campaigns.push(Beside {
                     idler: subject.to_string(),
                     neighbour: neighbour.to_string(),
@@ -147,7 +147,7 @@ pub(crate) fn run(args: NeighbourArgs) -> Outcome {
         Format::Csv => output::csv(&table(&compared))?,
         Format::Table => print(&compared)?,
     }
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 fn table(compared: &Compared) -> Table {

@@ -5,7 +5,7 @@ mod predict;
 use super::campaign::{BLOCK, CampaignArgs, Session};
 use super::results::{self, Report, Shown};
 use super::wake::{mean, open};
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::FormatArg;
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::pingpong::{Participants, block, exchanges_of_a_block, figures};
@@ -123,7 +123,7 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
         campaign.run(load, stop, progress, |turn| block(&rig, &think, seed, exchanges, turn, stop))
     })?;
     let notes = rig.notes();
-    args.campaign.keep(&measurements, 0, &think.spec().to_string(), &notes)?;
+    args.campaign.keep(&measurements, 0, &think.spec().to_string(), &notes);
     let results = measurements.results();
     let about = About {
         think: think.spec().to_string(),
@@ -137,5 +137,5 @@ pub(crate) fn run(args: PingpongArgs) -> Outcome {
     );
     let report = Report { about, notes, results: &results };
     results::print(&report, &title, &SHOWN, "", args.format.format)?;
-    Ok(Answer::Yes)
+    args.campaign.end()
 }

@@ -4,7 +4,7 @@ use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::results::{self, ArmColumn};
 use super::wake::{mean, open};
 use anyhow::ensure;
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, Format, FormatArg};
 use dwell_cli::quantity;
 use dwell_lab::experiment::policies::{COST, Poller, block, figures};
@@ -111,7 +111,7 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
                 })
             })?;
             let Some(measurements) = measured else { break };
-            args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes)?;
+            args.campaign.keep(&measurements, campaigns.len(), &gaps.spec().to_string(), &notes);
             campaigns.push(GapsResult {
                 gaps: gaps.spec().to_string(),
                 place: name(place),
@@ -128,7 +128,7 @@ pub(crate) fn run(args: PoliciesArgs) -> Outcome {
         Format::Csv => output::csv(&table(&compared))?,
         Format::Table => print(&compared)?,
     }
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 fn table(compared: &Compared) -> Table {

@@ -4,7 +4,7 @@ use super::campaign::{BLOCK, CampaignArgs, Session, arms};
 use super::kvm_counts::{self, ArmCounts};
 use super::results::{self, Report, Shown};
 use super::wake::{mean, open};
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, FormatArg};
 use dwell_lab::experiment::timer::{ExitCounts, Predicted, Timer, WARM_UP, block, figures, predicted};
 use dwell_lab::experiment::{KvmCountsByArm, Rig, rounds_of_a_block};
@@ -94,7 +94,7 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
         notes.push(format!("cannot predict the timer: {error}"));
         vec![]
     });
-    args.campaign.keep(&measurements, 0, &ahead.spec().to_string(), &notes)?;
+    args.campaign.keep(&measurements, 0, &ahead.spec().to_string(), &notes);
     let results = measurements.results();
     let about = About {
         ahead: ahead.spec().to_string(),
@@ -107,7 +107,7 @@ pub(crate) fn run(args: TimerArgs) -> Outcome {
     let more = kvm_counts::text(&about.kvm_statistics_per_timer, "timer") + &prediction(&about.predicted);
     let report = Report { about, notes, results: &results };
     results::print(&report, &title, &SHOWN, &more, args.format.format)?;
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 fn prediction(rows: &[Predicted]) -> String {

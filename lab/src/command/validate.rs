@@ -4,7 +4,7 @@ use super::calibrate::{Intervals, vcpu};
 use super::campaign::{BLOCK, CampaignArgs, STOPPED_EARLY, Session, given_or};
 use super::wake::{mean, open};
 use anyhow::{Context, bail, ensure};
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, Format, FormatArg};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::validate::{
@@ -136,7 +136,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
             })
         })?;
         let Some(record) = measured else { break };
-        args.campaign.keep(&record, distributions.len(), &gaps.spec().to_string(), &notes)?;
+        args.campaign.keep(&record, distributions.len(), &gaps.spec().to_string(), &notes);
         distributions.push(GapsResult {
             gaps: gaps.spec().to_string(),
             rounds: record.rounds,
@@ -168,7 +168,7 @@ pub(crate) fn run(args: ValidateArgs) -> Outcome {
         predicted_and_measured: Measured { source: "dwell-lab validate".into(), verdict: None, rows },
     };
     print(&validated, args.format.format)?;
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 fn measured_rows(of: &GapsResult) -> impl Iterator<Item = measured::Row> {

@@ -3,7 +3,7 @@
 use super::campaign::{BLOCK, CampaignArgs, Session, arms};
 use super::results::{self, Report, Shown};
 use dwell_capture::kvm_stats::Counters;
-use dwell_cli::failure::{Answer, Outcome};
+use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, FormatArg};
 use dwell_lab::experiment::Rig;
 use dwell_lab::experiment::wake::{CountersByArm, block, figures, wakes_of_a_block};
@@ -115,7 +115,7 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
         campaign.run(load, stop, progress, |turn| block(&rig, &gaps, seed, wakes, turn, &mut kept, stop))
     })?;
     let notes = rig.notes();
-    args.campaign.keep(&measurements, 0, &gaps.spec().to_string(), &notes)?;
+    args.campaign.keep(&measurements, 0, &gaps.spec().to_string(), &notes);
     let results = measurements.results();
     let counters = names
         .into_iter()
@@ -131,7 +131,7 @@ pub(crate) fn run(args: WakeArgs) -> Outcome {
     let histograms = if args.histograms { histograms(&about.kvm_counters) } else { String::new() };
     let report = Report { about, notes, results: &results };
     results::print(&report, &title, &SHOWN, &histograms, args.format.format)?;
-    Ok(Answer::Yes)
+    args.campaign.end()
 }
 
 /// The mean of the gaps, from a sequence of them.

@@ -141,6 +141,20 @@ fn a_short_wake_has_every_arm_figure_and_sample() {
     assert!(samples.metadata().unwrap().len() > 1_000);
     let warnings = told["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|warning| warning["kind"] == "few_rounds"), "{warnings:?}");
+
+    // No file may be longer than 512 bytes: the samples are lost, and nothing else is.
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 1; trap '' XFSZ; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_dwell-lab")])
+        .args(["wake", "--rounds", "1", "--idle", "host:0", "--format", "csv", "--samples"])
+        .arg(state.path().join("lost.parquet"))
+        .output()
+        .expect("sh can be started");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the results are complete, but"), "{}", stderr(&output));
+    assert!(!state.path().join("lost.parquet").exists());
+    // One round has no interval: its limits are empty.
+    let csv = String::from_utf8(output.stdout).unwrap();
+    assert!(csv.contains("p50") && csv.contains(",,") && !csv.contains("inf"), "{csv}");
 }
 
 #[test]
