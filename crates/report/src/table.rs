@@ -86,10 +86,13 @@ impl Cell {
         match self {
             Cell::Text(text) => harmless::csv(text),
             Cell::Count(number) | Cell::Time(number) => number.to_string(),
-            Cell::Nanos(value) | Cell::Share(value) | Cell::Ratio(value) | Cell::Rounded(value) => {
+            Cell::Nanos(value) | Cell::Share(value) | Cell::Ratio(value) | Cell::Rounded(value)
+                if value.is_finite() =>
+            {
                 value.to_string()
             }
-            Cell::Missing => String::new(),
+            // An unknown limit of an interval is infinite; JSON has null for it.
+            _ => String::new(),
         }
     }
 }
@@ -533,5 +536,14 @@ mod tests {
             String::from_utf8(out).unwrap(),
             "policy,cost_ns,success_rate\nkvm,12345,0.25\n\"a,\"\"b\"\"\\u{1b}[2J\",1000,\n"
         );
+    }
+
+    #[test]
+    fn limits_that_are_not_known_are_empty_in_csv() {
+        let mut table = Table::new(["low", "value", "high"].map(|name| Column::number(name, name)));
+        table.push([f64::NEG_INFINITY, 1.5, f64::INFINITY].map(Cell::Ratio));
+        let mut out = vec![];
+        table.write_csv(&mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "low,value,high\n,1.5,\n");
     }
 }
