@@ -230,7 +230,7 @@ impl Model {
     /// What is known of halts: given, or else measured on the machine of the recording.
     pub(crate) fn calibrated(&self) -> Calibrated {
         let (given, measured) = self.given_and_measured;
-        Calibrated { after_halt: given.or(measured), ipi: self.waker }
+        Calibrated { after_halt: given.or(measured), ipi: self.waker, by_host: None }
     }
 
     /// The other end of what the latency may be, where it is not known.

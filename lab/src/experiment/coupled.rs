@@ -19,8 +19,8 @@ use dwell_replay::advice::{Conclusion, Goal, Worth};
 use dwell_replay::alignment::host_polls;
 use dwell_replay::calibration::Calibration;
 use dwell_replay::causal::{
-    self, Calibrated, Estimates, Judged, Outcome, Predictor, Task, distinct, maximum, references,
-    with_maximum,
+    self, Calibrated, Estimates, Judged, Outcome, Predictor, Task, distinct, halt_latency, maximum,
+    references, with_maximum,
 };
 use dwell_replay::check::setting_of;
 use dwell_replay::{Rule, Values, WakeupLatency};
@@ -247,7 +247,6 @@ impl Pair<'_> {
                 let comm = loops::NAMES.map(str::to_owned).to_vec();
                 Target::Thread { pid: None, comm, causes: true }
             }
-            Between::Layers => Target::Host { pid: None, exits: false, contention: false, causes: false },
             _ => Target::Host { pid: None, exits: false, contention: false, causes: true },
         }
     }
@@ -304,11 +303,12 @@ impl Pair<'_> {
         });
         let of_guest = of_guest.transpose()?;
         let segments = of_guest.as_ref().unwrap_or(&reader).segments()?.ok_or(LabError::NoCauses)?;
-        let by_host = match &of_guest {
-            Some(guest) => host_polls(guest, &segments, &reader)?.ok_or(LabError::NotAligned)?.by_segment,
-            None => vec![],
-        };
-        Ok(Watched { per_s: did.per_s, segments, by_host, others, known: known.unwrap_or_default() })
+        let (mut by_host, mut known) = (vec![], known.unwrap_or_default());
+        if let Some(guest) = &of_guest {
+            let polls = host_polls(guest, &segments, &reader)?.ok_or(LabError::NotAligned)?;
+            (by_host, known.by_host) = (polls.by_segment, reader.segments()?.as_ref().and_then(halt_latency));
+        }
+        Ok(Watched { per_s: did.per_s, segments, by_host, others, known })
     }
 
     /// Of the default with which the two run before anything was recorded; only the maximum is taken from it.

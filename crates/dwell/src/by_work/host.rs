@@ -2,12 +2,12 @@
 
 use crate::model::{self, Model};
 use anyhow::{Context, ensure};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Metadata, Reader, Segments};
 use dwell_replay::alignment::{Alignment, HostPolls, host_polls};
-use dwell_replay::causal::{External, Idled, Program};
+use dwell_replay::causal::{Calibrated, External, Idled, Program, halt_latency};
 use dwell_replay::check::{CONTRADICTS, setting_of};
 use dwell_replay::{Rule, Versions};
 use dwell_report::{count, duration, percent};
@@ -47,6 +47,9 @@ pub(crate) struct Seen {
     polled_by_rule: usize,
     #[serde(skip)]
     pub(crate) by_host: Vec<Option<bool>>,
+    /// How much of the latency of a halt the host takes.
+    #[serde(skip)]
+    halt_latency: Option<Nanos>,
 }
 
 impl Host {
@@ -91,6 +94,7 @@ impl Host {
             polled: by_host.iter().flatten().filter(|polled| **polled).count(),
             polled_by_rule: by_rule.filter(|(idled, _)| **idled == Some(Idled::HostPolled)).count(),
             by_host,
+            halt_latency: super::segments(&self.reader, Layer::Host)?.as_ref().and_then(halt_latency),
         };
         Ok(Above { segments, seen, present })
     }
@@ -107,6 +111,13 @@ pub(crate) struct Above {
     pub(crate) seen: Seen,
     /// The settings that were in force.
     pub(crate) present: Rule,
+}
+
+impl Above {
+    /// What is known of the guest's halts from elsewhere.
+    pub(crate) fn calibrated(&self, model: &Model) -> Calibrated {
+        Calibrated { by_host: self.seen.halt_latency, ..model.calibrated() }
+    }
 }
 
 impl Seen {

@@ -137,8 +137,10 @@ impl ReplayedByWork {
         model: &mut Model,
         asked: &[Rule],
     ) -> anyhow::Result<ReplayedByWork> {
-        let Above { segments, seen, present } = host.above(reader, model)?;
-        let predictor = Predictor::of_all(&segments, &present, &seen.by_host, model.calibrated())?;
+        let above = host.above(reader, model)?;
+        let known = above.calibrated(model);
+        let Above { segments, seen, present } = above;
+        let predictor = Predictor::of_all(&segments, &present, &seen.by_host, known)?;
         let predictor = predictor.context(TOO_LITTLE)?;
         model.halts_cost_at_least(predictor.added_by_halt());
         let mut rules = vec![("in force", present)];

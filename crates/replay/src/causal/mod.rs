@@ -29,7 +29,7 @@ mod tests;
 
 pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, distinct, rows};
 pub use constants::{Constants, External};
-pub use estimates::{Calibrated, Estimate, Estimates};
+pub use estimates::{Calibrated, Estimate, Estimates, halt_latency};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
 pub use program::Program;
 pub use space::{maximum, references, with_maximum};

@@ -611,7 +611,11 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     assert_eq!(predictor.leading(), [0, 1]);
     // With calibrated constants in place of assumed ones the CPU time is nearer to the truth. The speed is the same, as the
     // waker of a ping-pong has nothing else to do.
-    let known = Calibrated { after_halt: Some(Nanos(constants.after_halt)), ipi: Some(Nanos(constants.ipi)) };
+    let known = Calibrated {
+        after_halt: Some(Nanos(constants.after_halt)),
+        ipi: Some(Nanos(constants.ipi)),
+        by_host: None,
+    };
     let calibrated =
         Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, &[], known, None).unwrap().unwrap();
     let Estimates { ipi, longer_segment, .. } = calibrated.estimates;
@@ -803,13 +807,31 @@ fn a_seldom_halt_is_no_estimate_of_many() {
     let mut recorded = ping_pong(5_000, 1_800, 2_000);
     recorded.rows.iter_mut().enumerate().for_each(|(place, row)| row.halted = Some(place % 31 == 0));
     let after_halt = |known: Option<u64>| {
-        let known = Calibrated { after_halt: known.map(Nanos), ipi: None };
+        let known = Calibrated { after_halt: known.map(Nanos), ..Calibrated::default() };
         let predictor = Predictor::new(&recorded, &haltpoll(200_000), &[], known, None).unwrap().unwrap();
         let found = predictor.estimates.after_halt;
         ([found.ns, found.low_ns, found.high_ns], found.seen > 0, found.calibrated)
     };
     assert_eq!(after_halt(None), ([1_575, 900, 2_700], true, false));
     assert_eq!(after_halt(Some(20_000)), ([20_000, 10_000, 40_000], false, true));
+}
+
+/// Where the host polls, a wakeup takes as long as a halt without what the host takes to run the vCPU.
+#[test]
+fn what_a_host_takes_of_a_halt_is_known_from_its_recording() {
+    let mut recorded = ping_pong(5_000, 20_000, 2_000);
+    recorded.rows.iter_mut().for_each(|row| row.halted = Some(true));
+    assert_eq!(halt_latency(&recorded), Some(Nanos(20_000)));
+    let after_host_poll = |by_host: Option<u64>| {
+        let known = Calibrated { by_host: by_host.map(Nanos), ..Calibrated::default() };
+        let predictor = Predictor::new(&recorded, &stacked(0, 0), &[], known, None).unwrap().unwrap();
+        let found = predictor.estimates.after_host_poll;
+        ([found.ns, found.low_ns, found.high_ns], found.seen)
+    };
+    assert_eq!(after_host_poll(None), ([9_000, 4_500, 18_000], 0));
+    assert_eq!(after_host_poll(Some(8_000)), ([12_000, 6_000, 20_000], 0));
+    // No less than a poll that only the host sees.
+    assert_eq!(after_host_poll(Some(21_000)), ([1_000, 500, 2_000], 0));
 }
 
 /// From halts the default is advised, at which each wakes the other within its poll, and from the default nothing.

@@ -94,8 +94,10 @@ impl ByWork {
         goal: Goal,
         worth_a_change: Worth,
     ) -> anyhow::Result<ByWork> {
-        let Above { segments, seen, present } = host.above(guest, model)?;
-        let predictor = Predictor::new(&segments, &present, &seen.by_host, model.calibrated(), None)?;
+        let above = host.above(guest, model)?;
+        let known = above.calibrated(model);
+        let Above { segments, seen, present } = above;
+        let predictor = Predictor::new(&segments, &present, &seen.by_host, known, None)?;
         let predictor = predictor.context(TOO_LITTLE)?;
         let basis = Basis::of(&segments, &predictor, false);
         let work = ByWork::advised(basis, predictor, present, model, goal, worth_a_change)?;
