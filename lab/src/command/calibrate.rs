@@ -6,7 +6,8 @@ use dwell_cli::failure::Outcome;
 use dwell_cli::output::{self, FormatArg};
 use dwell_cli::progress;
 use dwell_lab::experiment::calibrate::{
-    GAPS_US, OWN_ROUNDS, cost, eventfd_write, longest_poll, measure, measure_own, own_costs,
+    GAPS_US, OWN_ROUNDS, cost, eventfd_write, halted_for_polling, longest_poll, measure, measure_own,
+    own_costs,
 };
 use dwell_lab::experiment::{LabError, Rig};
 use dwell_lab::gaps::GapSpec;
@@ -146,6 +147,9 @@ pub(super) enum Intervals {
     Optional,
 }
 
+/// Where the vCPU halts before this share of the wakeups that KVM is to poll for, a halt seems a fifth cheaper than it is.
+const MOST_HALTED: f64 = 0.2;
+
 /// What was measured, with enough rounds for intervals if these are required; warns of its limits.
 fn complete(
     measured: Option<Measurements>,
@@ -197,6 +201,14 @@ pub(super) fn vcpu(
         let measured = complete(measured, session, &what, intervals)?;
         if intervals == Intervals::Required {
             campaign.keep(&measured, costs.len(), &GapSpec::Constant(gap).to_string(), &[]);
+        }
+        let halted = halted_for_polling(&measured).filter(|share| *share > MOST_HALTED);
+        if let (Some(share), Intervals::Required) = (halted, intervals) {
+            bail!(
+                "cannot measure the cost of a halt: the vCPU ({what}) halted before {} of the wakeups that KVM was to poll for; it \
+                 does not where another task waits for the CPU: stop what runs on this machine",
+                dwell_report::percent(share)
+            );
         }
         let cost = cost(gap, &measured);
         costs.push(cost.context("cannot compute the cost of a halt: KVM does not count polled time here")?);

@@ -31,6 +31,7 @@ pub const GAPS_US: [u64; 3] = [50, 150, 1_000];
 /// Time of a block.
 const BLOCK: Nanos = Nanos::from_micros(100_000);
 
+const HALTS: &str = "halts_per_wakeup";
 const HALT: &str = "halt";
 const POLL: &str = "poll";
 
@@ -51,6 +52,7 @@ pub fn measure(
         Figure::of_block("cpu_ns_per_wakeup", Unit::Nanos),
         Figure::of_block("cpu_less_polling_ns_per_wakeup", Unit::Nanos),
         Figure::of_block("idle_ns_per_wakeup", Unit::Nanos),
+        Figure::of_block(HALTS, Unit::Count),
         quantile(0.5),
         mean(),
     ];
@@ -65,10 +67,14 @@ fn told(waking: &WakeupBlock) -> Block {
     let counters = &waking.counters;
     let polled = waking.host_polled_ns();
     let cpu = waking.usage.cpu.get();
-    Block::new(waking.latency_ns.clone())
+    let mut block = Block::new(waking.latency_ns.clone())
         .figure("cpu_ns_per_wakeup", waking.per_wake(cpu))
         .figure("cpu_less_polling_ns_per_wakeup", waking.per_wake(cpu.saturating_sub(polled)))
-        .figure("idle_ns_per_wakeup", waking.per_wake(polled + counters.halt_wait_ns.unwrap_or(0)))
+        .figure("idle_ns_per_wakeup", waking.per_wake(polled + counters.halt_wait_ns.unwrap_or(0)));
+    if let Some(halts) = waking.slept() {
+        block = block.figure(HALTS, waking.per_wake(halts));
+    }
+    block
 }
 
 /// The result; `None` if the measurement was stopped too early.
@@ -82,6 +88,12 @@ pub fn cost(gap: Nanos, record: &Measurements) -> Option<HaltCost> {
         idle_excess_ns: Some(difference("idle_ns_per_wakeup")?),
         waker_ns: None,
     })
+}
+
+/// The share of wakeups before which the vCPU halted though its host was to poll until then; `None` where KVM does not tell.
+/// KVM does not poll where another task waits for the CPU.
+pub fn halted_for_polling(record: &Measurements) -> Option<f64> {
+    Some(record.results().row(POLL, HALTS)?.value?.value)
 }
 
 /// How often own halts are measured: the least and the highest of six are the ends of a 97 % interval of the median.

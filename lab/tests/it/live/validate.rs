@@ -1,7 +1,7 @@
 //! A prediction from a live recording against the same gaps under other settings.
 
 use super::alone::{self, Alone, Missed, holds, repeated};
-use dwell_lab::experiment::calibrate::{cost, measure};
+use dwell_lab::experiment::calibrate::{cost, halted_for_polling, measure};
 use dwell_lab::experiment::validate::{
     FEWEST_PAIRS, FIGURES, Others, Prediction, block, figures, predictions,
 };
@@ -15,13 +15,27 @@ use dwell_replay::calibration::{HaltCosts, HaltOf};
 use dwell_stats::{Arms, Block, Campaign, CampaignError, CampaignOptions, Measurements};
 use dwell_testing::say;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is predicted may be off by so much on a machine that others use too; `dwell-lab validate` tells how far it is.
 const TOLERANCE: f64 = 0.25;
 
 /// On a shared core, of each setting, the median over pairs of blocks.
 const SHARED_TOLERANCE: f64 = 0.1;
+
+/// KVM does not poll there, so that a halt would seem to cost nothing.
+#[test]
+fn a_calibration_beside_another_task_is_known_for_one() {
+    let test = "a_calibration_beside_another_task_is_known_for_one";
+    let Some(Alone { rig, .. }) = &alone::rig(1, test) else { return };
+    let _contender = Contenders::on(rig.cores().vcpus.first().copied(), 1).unwrap();
+    let once = CampaignOptions { min_rounds: 1, max_rounds: 1, repeats: 0, ..CampaignOptions::default() };
+    let begun = Instant::now();
+    let measured =
+        measure(rig, Nanos(1_000_000), once, &mut || begun.elapsed(), &AtomicBool::new(false), &mut |_| ());
+    let halted = halted_for_polling(&measured.unwrap());
+    assert!(halted.is_none_or(|share| share > 0.5), "{halted:?}");
+}
 
 #[test]
 #[ignore = "measures time; .ci/long runs it"]
