@@ -151,7 +151,7 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         if tracepoint != TracepointKind::Exit {
             return perf::parse(tracepoint, event, arch);
         }
-        let reason = self.reasons.number(perf::exit_reason(event.text)?);
+        let reason = self.reasons.number(&perf::exit_reason(event.text)?);
         Some(Some(EventKind::Exit { vcpu: perf::vcpu_of(event.text), reason }))
     }
 

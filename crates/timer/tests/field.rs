@@ -34,12 +34,30 @@ fn case_05_timers_of_windows_are_not_passed_over_in_silence() {
     assert_eq!(reader.metadata().other[NOTES][0], summary.notes[0]);
 }
 
+fn fired(reader: &TimerReader, fire: Fire) -> usize {
+    let timers = (0..reader.row_groups()).flat_map(|group| reader.read(group).unwrap().timers);
+    timers.filter(|timer| timer.fired_ns.is_some() && timer.fire == Some(fire)).count()
+}
+
+/// The kernel calls exits of SVM `hlt`, the plugin of perf and trace-cmd `EXIT_HLT`.
+#[test]
+fn exits_of_amd_have_two_names() {
+    let of = |text: &[u8], names: [&str; 3]| {
+        let text = String::from_utf8_lossy(text);
+        let text = text.replace("MSR_WRITE", names[0]).replace("reason HLT", names[1]);
+        timers(text.replace("EXTERNAL_INTERRUPT", names[2]).as_bytes())
+    };
+    let plugin = ["EXIT_MSR", "reason EXIT_HLT", "EXIT_INTR"];
+    let (_, by_kernel) = of(file!("06-reference-with-guest-code.txt"), ["msr", "reason hlt", "interrupt"]);
+    let (_, by_plugin) = of(file!("06-reference-with-guest-code.txt"), plugin);
+    assert_eq!(fired(&by_plugin, Fire::HostInterrupt), 3);
+    assert_eq!(exits::table(&by_plugin).unwrap(), exits::table(&by_kernel).unwrap());
+    let (summary, _) = of(file!("06-perf515-timer-no-guest-code.txt"), plugin);
+    assert!(summary.notes[0].starts_with("3 exits are by an interrupt"), "{:?}", summary.notes);
+}
+
 #[test]
 fn case_06_interrupts_that_perf_left_out_are_missed() {
-    let fired = |reader: &TimerReader, fire: Fire| -> usize {
-        let timers = (0..reader.row_groups()).flat_map(|group| reader.read(group).unwrap().timers);
-        timers.filter(|timer| timer.fired_ns.is_some() && timer.fire == Some(fire)).count()
-    };
     let (summary, reader) = timers(file!("06-reference-with-guest-code.txt"));
     assert_eq!((reader.contents().timers(), &summary.notes), (6, &vec![]));
     assert_eq!(fired(&reader, Fire::HostInterrupt), 3);

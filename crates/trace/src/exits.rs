@@ -251,7 +251,7 @@ impl ExitCounter {
                 }
                 (Some(TracepointKind::Exit), Some(reason)) => {
                     self.vcpus.check(&event)?;
-                    self.exit(event.tid, event.time_ns, reason);
+                    self.exit(event.tid, event.time_ns, &reason);
                 }
                 (Some(TracepointKind::Exit), None) => return unparsable(),
                 (Some(TracepointKind::Entry), _) => self.entry(event.tid, event.time_ns),

@@ -6,6 +6,7 @@ use crate::event::{EventKind, Interrupt};
 use crate::import::number::{self, digits};
 use crate::tracepoint::{Field, Fields, InText, Places, Sample, TracepointKind, exit_number};
 use dwell_policy::arch::Arch;
+use std::borrow::Cow;
 
 /// What the text of a tracepoint reports: `None` if it cannot be parsed, `Some(None)` if it is of no use (an
 /// exit that is not by HLT, a system call that cannot wait).
@@ -216,7 +217,7 @@ fn raised(text: &str) -> Option<Option<EventKind>> {
 /// `vcpu 0 reason HLT rip 0x…`, of s390 `00[…]: exit sie icptcode 28 (Wait state)`: this thread runs this vCPU. Kernels before
 /// 5.10 do not name the vCPU.
 fn halt_exit(text: &str) -> Option<Option<EventKind>> {
-    let is_halt = matches!(exit_reason(text)?, "HLT" | "hlt" | "Wait state");
+    let is_halt = matches!(&*exit_reason(text)?, "HLT" | "hlt" | "Wait state");
     Some(vcpu_of(text).filter(|_| is_halt).map(|vcpu| EventKind::Exit { vcpu: Some(vcpu), reason: 0 }))
 }
 
@@ -235,15 +236,22 @@ fn function(text: &str) -> u64 {
 }
 
 /// The reason in the text of `kvm:kvm_exit`: `vcpu 0 reason MSR_WRITE rip 0xffffffff81000000 info1 …`, of old kernels
-/// `reason MSR_WRITE rip 0x…`.
-pub fn exit_reason(text: &str) -> Option<&str> {
+/// `reason MSR_WRITE rip 0x…`. As the kernel names it: the plugin of perf and trace-cmd writes `EXIT_HLT` for SVM's `hlt`.
+pub fn exit_reason(text: &str) -> Option<Cow<'_, str>> {
+    let name = named_reason(text).filter(|name| !name.is_empty())?;
+    Some(match name.strip_prefix("EXIT_") {
+        Some("INTR") => "interrupt".into(),
+        Some("IOIO") => "io".into(),
+        Some(name) => name.to_ascii_lowercase().into(),
+        None => name.into(),
+    })
+}
+
+fn named_reason(text: &str) -> Option<&str> {
     // Of s390: `01[0706c00180000000-0000000000112233]: exit sie icptcode 28 (Wait state)`.
     if let Some((_, code)) = text.split_once(" sie icptcode ") {
         let name = code.split_once('(').and_then(|(_, name)| name.split_once(')')).map(|(name, _)| name);
-        return name
-            .filter(|name| !name.is_empty())
-            .or_else(|| code.split(' ').next())
-            .filter(|name| !name.is_empty());
+        return name.filter(|name| !name.is_empty()).or_else(|| code.split(' ').next());
     }
     // Of arm64: `TRAP: HSR_EC: 0x0001 (WFx), PC: 0x…`, `IRQ: HSR_EC: …`.
     if let Some((how, class)) = text.split_once(": HSR_EC: ").or_else(|| text.split_once(": ESR_EC: ")) {
@@ -253,12 +261,10 @@ pub fn exit_reason(text: &str) -> Option<&str> {
         Some(rest) => rest,
         None => text.split_once(" reason ")?.1,
     };
-    let reason = match rest.split_once(" rip ") {
-        Some((reason, _)) => reason,
-        None => rest.split_whitespace().next()?,
-    };
-    let reason = reason.trim();
-    if reason.is_empty() { None } else { Some(reason) }
+    match rest.split_once(" rip ") {
+        Some((reason, _)) => Some(reason.trim()),
+        None => rest.split_whitespace().next(),
+    }
 }
 
 /// Up to the first blank: with `-F +ip` perf puts an address behind the text.
@@ -488,8 +494,8 @@ mod tests {
         ] {
             assert_eq!(leave(arch, number), kind, "{arch:?} {number}");
         }
-        assert_eq!(exit_reason("TRAP: HSR_EC: 0x0001 (WFx), PC: 0x1"), Some("WFx"));
-        assert_eq!(exit_reason("IRQ: HSR_EC: 0x0000 (UNKNOWN), PC: 0x1"), Some("IRQ"));
+        assert_eq!(exit_reason("TRAP: HSR_EC: 0x0001 (WFx), PC: 0x1").unwrap(), "WFx");
+        assert_eq!(exit_reason("IRQ: HSR_EC: 0x0000 (UNKNOWN), PC: 0x1").unwrap(), "IRQ");
     }
 
     #[test]
@@ -527,16 +533,25 @@ mod tests {
 
     #[test]
     fn reads_the_reason_of_an_exit() {
-        assert_eq!(exit_reason("vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0"), Some("MSR_WRITE"));
-        assert_eq!(exit_reason("reason HLT rip 0x1"), Some("HLT"));
-        assert_eq!(exit_reason("reason HLT"), Some("HLT"));
+        for (text, name) in [
+            ("vcpu 0 reason MSR_WRITE rip 0x1 info1 0x0", "MSR_WRITE"),
+            ("reason HLT rip 0x1", "HLT"),
+            ("reason HLT", "HLT"),
+            ("reason EXIT_HLT rip 0x1 info 0 0", "hlt"),
+            ("reason EXIT_INTR rip 0x1 info 0 0", "interrupt"),
+            ("reason EXIT_IOIO rip 0x1 info 0 0", "io"),
+            ("reason EXIT_VINTR rip 0x1 info 0 0", "vintr"),
+            ("reason UNKNOWN (163) rip 0x1 info 0 0", "UNKNOWN (163)"),
+        ] {
+            assert_eq!(exit_reason(text).unwrap(), name);
+        }
         assert_eq!(exit_reason("vcpu 0"), None);
         let of_s390 = |code| exit_reason(code).zip(vcpu_of(code));
         let at = "01[0706c00180000000-0000000000112233]: ";
         let [halt, unknown] =
             ["28 (Wait state)", "99 ()"].map(|code| format!("{at}exit sie icptcode {code}"));
-        assert_eq!(of_s390(&halt), Some(("Wait state", 1)));
-        assert_eq!(of_s390(&unknown), Some(("99", 1)));
+        assert_eq!(of_s390(&halt), Some(("Wait state".into(), 1)));
+        assert_eq!(of_s390(&unknown), Some(("99".into(), 1)));
         assert_eq!(halt_exit(&halt), Some(Some(EventKind::Exit { vcpu: Some(1), reason: 0 })));
         assert_eq!(vcpu_of(&format!("{at}entering sie flags 0")), Some(1));
     }
