@@ -758,7 +758,11 @@ pub static TABLE: &[Row] = &[
     Row {
         code: "no-preemption-timer",
         severity: Note,
-        when: |facts| when(facts.timer.preemption_timer == Some(false)),
+        // No AMD CPU has one.
+        when: |facts| {
+            let is_intel = facts.host.vendor.iter().any(|module| module == "kvm_intel");
+            when(is_intel && facts.timer.preemption_timer == Some(false))
+        },
         what: "preemption_timer is off",
         why: "every timer of a running guest then costs a host interrupt and an exit",
         remedy: "load kvm_intel with preemption_timer=1 (the default)",

@@ -421,6 +421,9 @@ fn timer_parameters() {
     let off = Fake::quiet("6.1.192");
     off.set("/sys/module/kvm_intel/parameters/preemption_timer", "N");
     assert_eq!(codes(&off), ["no-preemption-timer"]);
+    let amd = Fake::quiet("6.1.192");
+    amd.set("/sys/module/kvm_amd/parameters/avic", "Y");
+    assert_eq!(codes(&amd), [""; 0]);
     let with = |release, name, value| with(release, KVM, &[(name, value)]);
     assert_eq!(with("6.1.192", "lapic_timer_advance_ns", "-1"), [""; 0]);
     assert_eq!(with("6.1.192", "lapic_timer_advance_ns", "4000"), ["timer-advance-fixed"]);
