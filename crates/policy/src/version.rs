@@ -49,6 +49,12 @@ crate::named! {
         Suse = "SUSE",
         /// openEuler.
         OpenEuler = "openEuler",
+        /// Alibaba Cloud Linux, and Anolis.
+        Alibaba = "Alibaba",
+        /// TencentOS, and OpenCloudOS.
+        Tencent = "Tencent",
+        /// Kylin.
+        Kylin = "Kylin",
         /// Oracle's UEK.
         Oracle = "Oracle",
         /// Amazon Linux.
@@ -67,13 +73,20 @@ crate::named! {
     pub fn name
 }
 
-/// How each distributor's releases are recognised: what they contain, in the order in which it is looked for.
-const MARKS: [(&str, Distributor); 14] = [
+/// How each distributor's releases are recognised: what they contain, in the order in which it is looked for. Behind one
+/// with a point in front is the number of the distribution.
+const MARKS: [(&str, Distributor); 20] = [
     ("uek", Distributor::Oracle),
     (".el", Distributor::RedHat),
     (".oe", Distributor::OpenEuler),
     // Huawei Cloud EulerOS is made of openEuler.
     (".hce", Distributor::OpenEuler),
+    (".al", Distributor::Alibaba),
+    (".an", Distributor::Alibaba),
+    ("tlinux", Distributor::Tencent),
+    (".tl", Distributor::Tencent),
+    (".oc", Distributor::Tencent),
+    (".ky", Distributor::Kylin),
     (".amzn", Distributor::Amazon),
     ("-pve", Distributor::Proxmox),
     ("-android", Distributor::Android),
@@ -90,7 +103,16 @@ impl Distributor {
     /// Whether its kernels have changes of later releases beyond those of the stable series, so that the version alone
     /// does not decide a rule.
     pub const fn backports(self) -> bool {
-        matches!(self, Distributor::RedHat | Distributor::Suse | Distributor::OpenEuler | Distributor::Oracle)
+        matches!(
+            self,
+            Distributor::RedHat
+                | Distributor::Suse
+                | Distributor::OpenEuler
+                | Distributor::Alibaba
+                | Distributor::Tencent
+                | Distributor::Kylin
+                | Distributor::Oracle
+        )
     }
 }
 
@@ -99,16 +121,20 @@ impl Build {
     pub fn of(release: &str) -> Option<Build> {
         let (_, suffix) = release.split_once('-')?;
         let first = number::<u32>(suffix).map_or(0, |(first, _)| first);
-        let mark = |(mark, _): &&(&str, Distributor)| release.contains(mark);
+        let mark = |(mark, _): &&(&str, Distributor)| {
+            let numbered =
+                |after: &str| !mark.starts_with('.') || after.starts_with(|c: char| c.is_ascii_digit());
+            release.split(mark).skip(1).any(numbered)
+        };
         let (distributor, release) = match MARKS.iter().find(mark) {
             // ELRepo builds the kernels of kernel.org.
             Some(_) if release.contains("elrepo") => return None,
+            // 150500 is SLES 15 SP5, 160000 SLES 16.0. Its kernel for Azure ends as Ubuntu's does.
+            _ if (150_000..170_000).contains(&first) => (Distributor::Suse, 0),
             Some((mark, distributor)) => {
                 let after = release.split(mark).nth(1).unwrap_or_default();
                 (*distributor, number(after).map_or(0, |(release, _)| release))
             }
-            // 150500 is SLES 15 SP5, 160000 SLES 16.0.
-            None if (150_000..170_000).contains(&first) => (Distributor::Suse, 0),
             None => return None,
         };
         Some(Build { distributor, number: first, release })
@@ -204,6 +230,9 @@ impl fmt::Display for Version {
             match distributor {
                 Distributor::RedHat => write!(f, ".el{release}")?,
                 Distributor::OpenEuler => write!(f, ".oe{release}")?,
+                Distributor::Alibaba => write!(f, ".al{release}")?,
+                Distributor::Tencent => write!(f, ".tl{release}")?,
+                Distributor::Kylin => write!(f, ".ky{release}")?,
                 Distributor::Oracle => f.write_str(".uek")?,
                 _ => f.write_str("-default")?,
             }
@@ -316,7 +345,13 @@ mod tests {
             ("5.14.0-284.30.1.el9_2.x86_64", Some((Distributor::RedHat, 284, 9))),
             ("6.12.0-211.el10", Some((Distributor::RedHat, 211, 10))),
             ("5.14.21-150500.55.19-default", Some((Distributor::Suse, 150_500, 0))),
+            ("6.4.0-150600.8.14-azure", Some((Distributor::Suse, 150_600, 0))),
             ("5.10.0-136.12.0.86.oe2203sp1.aarch64", Some((Distributor::OpenEuler, 136, 2203))),
+            ("5.10.134-16.1.al8.x86_64", Some((Distributor::Alibaba, 16, 8))),
+            ("6.6.25-2.an23.x86_64", Some((Distributor::Alibaba, 2, 23))),
+            ("5.4.241-1-tlinux4-0017", Some((Distributor::Tencent, 1, 4))),
+            ("6.6.47-12.oc9.x86_64", Some((Distributor::Tencent, 12, 9))),
+            ("6.6.0-32.7.v2505.ky11.x86_64", Some((Distributor::Kylin, 32, 11))),
             ("5.10.0-60.18.0.50.r865_35.hce2", Some((Distributor::OpenEuler, 60, 2))),
             ("5.15.0-200.131.27.el9uek.x86_64", Some((Distributor::Oracle, 200, 0))),
             ("6.1.115-126.197.amzn2023.x86_64", Some((Distributor::Amazon, 126, 2023))),
