@@ -4,19 +4,26 @@ use crate::knob::{Knob, Module};
 
 /// A parameter with the name of another module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{name} is a parameter of {module}, not of {given}: the kernel ignores {given}.{name}; write {module}.{name}"
-)]
-pub struct OtherModule {
-    name: &'static str,
-    /// The module that has it.
-    module: &'static str,
-    /// The one that was named.
-    given: String,
+pub enum OtherModule {
+    /// Of a module.
+    #[error(
+        "{name} is a parameter of {module}, not of {given}: the kernel ignores {given}.{name}; write {module}.{name}"
+    )]
+    Module {
+        name: &'static str,
+        /// The module that has it.
+        module: &'static str,
+        /// The one that was named.
+        given: String,
+    },
+    /// Of an I/O thread.
+    #[error("{name} is a property of QEMU's I/O threads, not of {given}; write {name}")]
+    IoThread { name: &'static str, given: String },
 }
 
-/// Words such as `kvm.halt_poll_ns=0`, `/sys/module/kvm/parameters/halt_poll_ns=0`, `options kvm halt_poll_ns=0` or `echo 0 >
-/// /sys/...` as `NAME=VALUE`; what has none of these forms stays as it is.
+/// Words such as `kvm.halt_poll_ns=0`, `/sys/module/kvm/parameters/halt_poll_ns=0`, `options kvm halt_poll_ns=0`, `echo 0 >
+/// /sys/...` or, of `virsh domstats`, `iothread.1.poll-max-ns=0` as `NAME=VALUE`; what has none of these forms stays as it
+/// is.
 ///
 /// # Errors
 /// [`OtherModule`] for a parameter with the name of another module.
@@ -34,7 +41,7 @@ pub fn plain(words: &[String]) -> Result<Vec<String>, OtherModule> {
 fn one(word: &str, module: Option<&str>) -> Result<String, OtherModule> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let of_path = name.strip_prefix("/sys/module/").and_then(|rest| rest.split_once("/parameters/"));
-    let (given, name) = match (of_path.or_else(|| name.split_once('.')), module) {
+    let (given, name) = match (of_path.or_else(|| name.rsplit_once('.')), module) {
         (Some((module, name)), _) => (Some(module), name),
         (None, module) => (module, name),
     };
@@ -45,11 +52,13 @@ fn one(word: &str, module: Option<&str>) -> Result<String, OtherModule> {
 /// That a knob is of the module that is named with it, dashes and underscores being alike.
 fn check(given: Option<&str>, name: &str) -> Result<(), OtherModule> {
     let Some((given, knob)) = given.zip(Knob::find(name)) else { return Ok(()) };
-    let module = knob.module().map_or("an I/O thread", Module::name);
+    let (name, given) = (knob.param.name, given.replace('-', "_"));
     // The governor's parameters are often given to its driver.
-    match given.replace('-', "_") == module {
-        true => Ok(()),
-        false => Err(OtherModule { name: knob.param.name, module, given: given.to_owned() }),
+    match knob.module().map(Module::name) {
+        Some(module) if given == module => Ok(()),
+        Some(module) => Err(OtherModule::Module { name, module, given }),
+        None if given.starts_with("iothread") => Ok(()),
+        None => Err(OtherModule::IoThread { name, given }),
     }
 }
 
@@ -75,6 +84,7 @@ mod tests {
             plain("options kvm halt_poll_ns=0 halt_poll_ns_grow=2"),
             "halt_poll_ns=0 halt_poll_ns_grow=2"
         );
+        assert_eq!(plain("iothread.1.poll-max-ns=0 iothread1.poll-grow=2"), "poll-max-ns=0 poll-grow=2");
         assert_eq!(plain("what=ever"), "what=ever");
     }
 
@@ -88,5 +98,7 @@ mod tests {
             let error = plain(&[text.to_owned()]).unwrap_err().to_string();
             assert!(error.contains("the kernel ignores"), "{error}");
         }
+        let error = plain(&["kvm.poll-max-ns=0".to_owned()]).unwrap_err().to_string();
+        assert_eq!(error, "poll-max-ns is a property of QEMU's I/O threads, not of kvm; write poll-max-ns");
     }
 }
