@@ -324,8 +324,12 @@ impl RowGroups {
 }
 
 /// What recorders' own files begin with, and what they are.
-pub const FOREIGN: [(&[u8], &str); 2] =
-    [(b"PERFILE2", "a perf.data of perf"), (b"\x17\x08\x44tracing", "a trace.dat of trace-cmd")];
+pub const FOREIGN: [(&[u8], &str); 3] = [
+    (b"PERFILE2", "a perf.data of perf"),
+    // Of a big-endian machine.
+    (b"2ELIFREP", "a perf.data of perf"),
+    (b"\x17\x08\x44tracing", "a trace.dat of trace-cmd"),
+];
 
 /// What compressed files begin with: gzip, xz and zstd.
 pub const COMPRESSED: [&[u8]; 3] = [b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"];

@@ -104,15 +104,15 @@ impl Binary {
         // A trace of Perfetto has no magic number: it begins with the key of a packet.
         let is_text = |byte: &u8| *byte >= b' ' || byte.is_ascii_whitespace();
         let is_packet = start.first() == Some(&0x0a) && !start.iter().all(is_text);
-        let [perf, trace_cmd] = FOREIGN.map(|(magic, _)| start.starts_with(magic));
-        [(perf, Binary::Perf), (trace_cmd, Binary::TraceCmd), (is_packet, Binary::Perfetto)]
+        let [perf, reversed, trace_cmd] = FOREIGN.map(|(magic, _)| start.starts_with(magic));
+        [(perf || reversed, Binary::Perf), (trace_cmd, Binary::TraceCmd), (is_packet, Binary::Perfetto)]
             .into_iter()
             .find_map(|(is, kind)| is.then_some(kind))
     }
 
     /// What it is, in a sentence.
     pub const fn words(self) -> &'static str {
-        let [(_, perf), (_, trace_cmd)] = FOREIGN;
+        let [(_, perf), _, (_, trace_cmd)] = FOREIGN;
         match self {
             Binary::Perf | Binary::PerfOfGuests => perf,
             Binary::TraceCmd => trace_cmd,

@@ -3,6 +3,7 @@
 use super::perf::{Line, named_in, text};
 use super::qemu;
 use super::{Input, InputError};
+use crate::event::TracepointKind;
 
 /// How much of a text is looked at.
 const LOOK_AHEAD: u64 = 1 << 20;
@@ -31,14 +32,17 @@ dwell_policy::named! {
             "is of strace, which slows what it traces; record the same calls with `dwell record thread --pid PID`, or \
             `perf record -e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'`",
         PerfTrace =
-            "is of `perf trace`; record the same calls with `dwell record thread --pid PID`, or \
-            `perf record -e 'syscalls:sys_enter_*poll*' -e 'syscalls:sys_exit_*poll*'`",
+            "is of `perf trace`; record the same events with `perf record`, and make the text with \
+            `perf script --ns --header`; of calls that wait also with `dwell record thread --pid PID`",
         /// Of bpftrace: its first line, or maps that it prints.
         Bpftrace =
             "is of bpftrace, whose output is what its program prints; print `start_ns,idle_ns` for each episode and \
             import that with `dwell import`, or record with `dwell record`",
         /// The counters that `virsh domstats` prints.
         Domstats = "has counters of `virsh domstats`, no episodes; `dwell bound FIRST SECOND` compares two of these",
+        /// The counters that `kvm_stat`, debugfs and QMP's `query-stats` have.
+        Counters = "has counters of KVM, no episodes; on the host itself `dwell bound` reads them, or compares two files of \
+            `virsh domstats --vcpu`, and `dwell record host` records episodes",
         /// The table of `perf kvm stat report`.
         KvmStat =
             "is a table of `perf kvm stat report`, which has no episodes; import the trace that it was made of, with \
@@ -49,6 +53,8 @@ dwell_policy::named! {
         /// JSON, such as `perf data convert --to-json` and trace viewers have.
         Json = "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or of \
             a trace of Perfetto with `traceconv systrace FILE`",
+        /// Of a container of KubeVirt: lines of QEMU in JSON.
+        JsonLog = "is a log in JSON with lines of QEMU; make a text of them with `jq -rR 'fromjson? | .msg' FILE`",
         /// A page of systrace (HTML).
         Page = "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
             '/trace-data/,/<\\/script>/p' FILE | dwell import -`",
@@ -95,7 +101,12 @@ fn of(start: &[u8]) -> Format {
     }
     let trimmed = start.trim_ascii_start();
     if trimmed.starts_with(b"{") || trimmed.starts_with(b"[{") {
-        return Format::Foreign(Foreign::Json);
+        let has = |text: &str| lines().any(|line| line.contains(text));
+        return Format::Foreign(match () {
+            () if has("run_poll_handlers_") => Foreign::JsonLog,
+            () if has(POLLS) => Foreign::Counters,
+            () => Foreign::Json,
+        });
     }
     if trimmed.get(..5).is_some_and(|tag| tag.eq_ignore_ascii_case(b"<html"))
         || trimmed.starts_with(b"<!DOCTYPE html")
@@ -134,6 +145,9 @@ fn has_ticks(line: &str) -> bool {
     words.by_ref().take(2).any(|word| is_time(&word)) && words.next().is_some_and(|name| name.ends_with(':'))
 }
 
+/// The counter of KVM that its other counters of halts are with.
+const POLLS: &str = "halt_attempted_poll";
+
 fn foreign(line: &str) -> Option<Foreign> {
     if has_ticks(line) {
         return Some(Foreign::Ticks);
@@ -141,13 +155,22 @@ fn foreign(line: &str) -> Option<Foreign> {
     if named_in(line).is_some() {
         return Some(Foreign::Timeless);
     }
-    if line.starts_with("Attaching ") && line.contains(" probe")
-        || line.starts_with('@') && line.contains(": ")
+    let attaches = line.starts_with("Attaching ") || line.starts_with("Attached ");
+    if attaches && line.contains(" probe")
+        || line.starts_with('@') && (line.contains(": ") || line.ends_with(':'))
     {
         return Some(Foreign::Bpftrace);
     }
-    if line.starts_with("Domain: '") || line.contains("halt_attempted_poll") {
+    if line.starts_with("Domain: '") || line.starts_with("vcpu.") && line.contains(POLLS) {
         return Some(Foreign::Domstats);
+    }
+    if line.contains(POLLS) {
+        return Some(Foreign::Counters);
+    }
+    // `0.000 CPU 0/KVM/7 kvm:kvm_vcpu_wakeup(ns: 5, …)`
+    let is_traced = |name: &str| name.contains(':') && TracepointKind::from_name(name).is_some();
+    if line.split(' ').filter_map(|word| word.split_once('(')).any(|(name, _)| is_traced(name)) {
+        return Some(Foreign::PerfTrace);
     }
     if line.starts_with("VM-EXIT ") || line.starts_with("Analyze events for all VMs") {
         return Some(Foreign::KvmStat);
@@ -193,12 +216,29 @@ mod tests {
             ("2025 starting up\n1@2.000003:poll_grow ctx 0x5 old 0 new 1\n", Format::Qemu),
             ("Attaching 2 probes...\nidler;start_ns;idle_ns\n", Format::Csv),
             ("Attaching 2 probes...\n@[1]: 5\n", Format::Foreign(Foreign::Bpftrace)),
+            ("Attached 2 probes\n5 7\n", Format::Foreign(Foreign::Bpftrace)),
+            ("@usecs: \n[2, 4)  5 |@@@  |\n", Format::Foreign(Foreign::Bpftrace)),
             ("11:11:18.7 epoll_wait(4, [], 200, 103) = 0 <0.1>\n", Format::Foreign(Foreign::Strace)),
             (
                 " 0.000 ( 0.240 ms): evloop/2525 epoll_wait(epfd: 4, maxevents: 200, timeout: -1) = 1\n",
                 Format::Foreign(Foreign::PerfTrace),
             ),
+            (
+                "     0.000 CPU 0/KVM/7 kvm:kvm_vcpu_wakeup(ns: 5, waited: true, valid: true)\n",
+                Format::Foreign(Foreign::PerfTrace),
+            ),
             ("Domain: 'win11'\n  state.state=1\n", Format::Foreign(Foreign::Domstats)),
+            ("  vcpu.0.halt_attempted_poll.sum=5\n", Format::Foreign(Foreign::Domstats)),
+            ("timestamp,halt_attempted_poll,halt_exits\n", Format::Foreign(Foreign::Counters)),
+            ("/sys/kernel/debug/kvm/7-9/vcpu0/halt_attempted_poll:5\n", Format::Foreign(Foreign::Counters)),
+            (
+                "{\"stats\":[{\"name\":\"halt_attempted_poll\",\"value\":5}]}\n",
+                Format::Foreign(Foreign::Counters),
+            ),
+            (
+                "{\"msg\":\"run_poll_handlers_begin ctx 0x5 max_ns 4 timeout -1\"}\n",
+                Format::Foreign(Foreign::JsonLog),
+            ),
             ("\n\nAnalyze events for all VMs, all VCPUs:\n", Format::Foreign(Foreign::KvmStat)),
             (
                 "# tracer: nop\n CPU 0/KVM-7 [003] d..2. 159181253770796: kvm_exit: reason HLT\n",
