@@ -4,6 +4,7 @@ use super::line::{Dialect, Line, TextEvent, ThreadVcpus, text};
 use super::names::TaskNames;
 use super::{ImportError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
+use crate::import::number::digits;
 use crate::import::{EventSpan, ImportSummary, Input, Place};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
@@ -75,6 +76,8 @@ pub struct EventReader {
     /// Which tools write lines like those of the events.
     dialects: BTreeSet<Dialect>,
     vcpus: ThreadVcpus,
+    /// The traces that `trace-cmd report` put into the text.
+    traces: u64,
     span: EventSpan,
     /// What was read so far.
     pub summary: ImportSummary,
@@ -179,7 +182,17 @@ impl EventReader {
                 }
                 Line::Other => match named_in(&line) {
                     Some(event) if sink.wants(event) => self.unparsable(event, (number, &line))?,
-                    _ => self.summary.other_lines += 1,
+                    _ => {
+                        self.summary.other_lines += 1;
+                        self.traces += u64::from(begins_trace(&line));
+                        if self.traces > 1 {
+                            return Err(ImportError::Refused(format!(
+                                "{} begins a second trace, as `trace-cmd report` of several files does, and the CPUs of \
+                                 both have the same numbers; report and import each file by itself",
+                                self.place(number)
+                            )));
+                        }
+                    }
                 },
             }
         }
@@ -340,6 +353,12 @@ pub(crate) fn named_in(line: &str) -> Option<TracepointKind> {
     let named =
         |word: &str| TracepointKind::from_name(word.strip_suffix(':').filter(|name| name.contains(':'))?);
     line.split_whitespace().find_map(named)
+}
+
+/// `cpus=8`, which `trace-cmd report` writes once for each file, behind its name where there are several.
+fn begins_trace(line: &str) -> bool {
+    let last = line.rsplit(' ').next().and_then(|word| word.strip_prefix("cpus="));
+    last.is_some_and(|cpus| digits::<u32>(cpus).is_some())
 }
 
 /// What `perf script --header` writes about the machine.

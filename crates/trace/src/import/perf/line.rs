@@ -274,14 +274,14 @@ fn split_last_word(text: &str) -> (&str, &str) {
     (text.get(..word).unwrap_or_default().trim_end(), text.get(word..).unwrap_or_default())
 }
 
-/// `[period] name: text`.
+/// `[period] name: text`, with `trace-cmd report --ts-diff` the time since the line before in front: `(+12)`.
 fn event_and_text(rest: &str) -> Option<(&str, &str)> {
     let split = |text| match str::split_once(text, [' ', '\t']) {
         Some((word, rest)) => (word, rest.trim_start()),
         None => (text, ""),
     };
     let (mut word, mut text) = split(rest);
-    if word.bytes().all(|byte| byte.is_ascii_digit()) {
+    if word.bytes().all(|byte| byte.is_ascii_digit()) || word.starts_with("(+") && word.ends_with(')') {
         (word, text) = split(text);
     }
     if word.starts_with("sys_") && (word.contains('(') || text.starts_with("-> ")) {
