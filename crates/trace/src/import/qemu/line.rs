@@ -12,10 +12,12 @@
 //! | `qemu-trace-stap`, for the dtrace back end (RHEL, CentOS, Fedora) | `PID@NANOS poll_grow ctx …` |
 //! | `simpletrace.py` | `poll_grow 12.345 pid=7 ctx=0x… old=0x0 new=0xfa0`: the time is in µs since the line before |
 //! | the syslog, and `journalctl` | `Nov 25 10:00:00.123456 host qemu[7]: poll_grow ctx …` |
+//! | ftrace's trace_marker | `qemu-7 [001] ..... 12.345678: tracing_mark_write: poll_grow ctx …` |
 //! | `babeltrace`, of LTTng | `[10:00:00.123456789] (+…) host qemu:poll_grow: { cpu_id = 3 }, { ctx = 0x…, old = 0, … }` |
 
-use crate::event::Aio;
+use crate::event::{Aio, Event};
 use crate::import::number::{digits, hexadecimal};
+use crate::import::perf::Line as EventLine;
 use std::borrow::Cow;
 
 /// What the times of QEMU's own log resolve \[ns\].
@@ -229,6 +231,9 @@ fn stamp(before: &str) -> Option<(Option<Stamp>, bool)> {
         Some((head, own)) => (Some(head), own),
         None => (None, before),
     };
+    if before.ends_with("tracing_mark_write: ") {
+        return Some((Some(marked(before)?), false));
+    }
     match (head, own) {
         (None, "") => Some((None, false)),
         (Some(head), "") => syslog(head),
@@ -236,10 +241,18 @@ fn stamp(before: &str) -> Option<(Option<Stamp>, bool)> {
     }
 }
 
+/// `qemu-7 [001] ..... 12.345678: tracing_mark_write: `, by `trace-cmd report` with `print: ` before the last word.
+fn marked(before: &str) -> Option<Stamp> {
+    let EventLine::Event(event) = EventLine::parse(before) else { return None };
+    let tid = Some(event.tid).filter(|&tid| tid != Event::UNKNOWN_ID);
+    Some(Stamp { ns: event.time_ns, resolution_ns: event.resolution_ns, tid, clock: Clock::Other })
+}
+
+/// What QEMU itself stamps a line with. Before it may be what a container's log has.
 fn own_stamp(before: &str) -> Option<Stamp> {
     match before.strip_suffix(':') {
         Some(text) => {
-            let (tid, time) = text.split_once('@')?;
+            let (tid, time) = text.rsplit(' ').next()?.split_once('@')?;
             let (seconds, micros) = time.split_once('.')?;
             let seconds = digits(seconds)?;
             let tid = Some(digits(tid)?);
@@ -253,7 +266,7 @@ fn own_stamp(before: &str) -> Option<Stamp> {
                     digits::<u64>(pid)?;
                     Some(Stamp::day(digits(ns)?, 1, None))
                 }
-                _ => Some(Stamp::day(date(time)?, RESOLUTION_NS, None)),
+                _ => Some(Stamp::day(before.rsplit(' ').find_map(date)?, RESOLUTION_NS, None)),
             }
         }
     }

@@ -80,6 +80,30 @@ fn case_01_trace_cmd_report_of_a_host() {
     assert_eq!((metadata.lost.events, &summary.notes), (None, &vec![]));
 }
 
+/// `trace-cmd report --ts-diff`.
+#[test]
+fn times_since_the_line_before_are_passed_over() {
+    let text = String::from_utf8_lossy(file!("01-tracecmd-host-halt-poll.txt"));
+    let with = text.replace(": kvm_vcpu_wakeup:", ": (+4)     kvm_vcpu_wakeup:");
+    assert_eq!(any(with.as_bytes()).unwrap().rows(), any(text.as_bytes()).unwrap().rows());
+}
+
+/// The CPUs of a host and those of its guest have the same numbers.
+#[test]
+fn a_report_of_several_files_is_refused() {
+    let line = |file: &str, us: u32, state: u32| {
+        format!("{file}:           <idle>-0     [000]   100.{us:06}: cpu_idle: state={state} cpu_id=0\n")
+    };
+    let lines = [(" host.dat", 0, 1), ("guest.dat", 50, 1), (" host.dat", 100, u32::MAX)];
+    let events: String = lines.iter().map(|&(file, us, state)| line(file, us, state)).collect();
+    let error = refused(format!(" host.dat: cpus=8\nguest.dat: cpus=2\n{events}").as_bytes());
+    assert!(
+        error.starts_with("t: line 2 begins a second trace, as `trace-cmd report` of several"),
+        "{error}"
+    );
+    assert!(any(format!("cpus=8\n{events}").as_bytes()).is_ok());
+}
+
 #[test]
 fn case_03_arm_has_no_polling_state() {
     let text = file!("03-perf-arm64-guest.txt");
@@ -242,6 +266,8 @@ fn case_12_files_of_the_recorders_themselves() {
         refused(file!("12-perf.data")),
         "t: is a perf.data of perf; make a text with `perf script --ns --header --show-task-events -F +pid -i t > FILE.txt`"
     );
+    // Of s390x.
+    assert!(refused(b"2ELIFREP\0\0\0\0").starts_with("t: is a perf.data of perf; "));
     assert_eq!(
         refused(file!("12-trace.dat")),
         "t: is a trace.dat of trace-cmd; make a text with `trace-cmd report -t -i t > FILE.txt`"
@@ -265,6 +291,27 @@ fn case_13_without_names_relative_times_and_a_loss() {
     let imported = any(file!("13-perf-tid-reltime-lost.txt")).unwrap();
     assert_eq!(imported.rows(), ["cpu4 300 1800 - true ipi 2400 -", "cpu4 101000 80000 - true unknown - -"]);
     assert_eq!(imported.summary.lost.events, Some(7));
+}
+
+/// The same events as QEMU's log has them, in the log of a container and in ftrace's buffer.
+#[test]
+fn lines_of_qemu_behind_those_of_others() {
+    let log = String::from_utf8_lossy(file!("15-libvirt-qemu.log"));
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("@17640648")).collect();
+    let rows = |line: &dyn Fn(&str) -> String| {
+        let text: String = lines.iter().map(|text| line(text) + "\n").collect();
+        any(text.as_bytes()).unwrap().rows()
+    };
+    let plain = rows(&|line| line.to_owned());
+    assert_eq!(plain.len(), 4);
+    assert_eq!(rows(&|line| format!("2025-11-25T10:00:02.000000000Z stdout F {line}")), plain);
+    let marked = |name: &str, line: &str| {
+        let (tid, rest) = line.split_once('@').unwrap();
+        let (time, event) = rest.split_once(':').unwrap();
+        format!(" qemu-system-x86-{tid}  [002] ..... {time}: {name}tracing_mark_write: {event}")
+    };
+    assert_eq!(rows(&|line| marked("", line)), plain);
+    assert_eq!(rows(&|line| marked("print:                ", line)), plain);
 }
 
 #[test]
