@@ -610,6 +610,19 @@ pub static TABLE: &[Row] = &[
         remedy: "set guest_halt_poll_shrink={default} (the default)",
     },
     Row {
+        code: "idle-states-disabled",
+        severity: Danger,
+        when: |facts| {
+            let guest = &facts.guest;
+            // haltpoll does not look at it.
+            let fire = guest.cpuidle.driver.is_some() && !haltpoll_decides(facts);
+            of_cpus(&guest.polling_only_cpus, false).into_iter().filter(|_| fire).collect()
+        },
+        what: "every idle state that halts is disabled for {cpus}",
+        why: "an idle CPU then polls without end, in state 0",
+        remedy: "enable a state that halts (cpupower idle-set -E enables all)",
+    },
+    Row {
         code: "latency-request-zero",
         severity: Warning,
         when: |facts| latency_zero(facts, false),
@@ -1153,11 +1166,15 @@ fn dwell_idle(facts: &Facts, is: impl Fn(&DwellIdle) -> bool) -> Vec<Data> {
 fn latency_zero(facts: &Facts, haltpoll: bool) -> Vec<Data> {
     let guest = &facts.guest;
     let all = guest.latency_qos_us == Some(0);
-    let asked = all || !guest.zero_latency_cpus.is_empty();
-    let found = guest.cpuidle.driver.is_some() && asked && haltpoll_decides(facts) == haltpoll;
-    let cpus: Vec<String> = guest.zero_latency_cpus.iter().map(|cpu| format!("CPU {cpu}")).collect();
-    let cpus = if all { vec!["all CPUs".to_owned()] } else { cpus };
-    each(Some(cpus).filter(|_| found), |cpus| [("cpus", json!(cpus))])
+    let found = guest.cpuidle.driver.is_some() && haltpoll_decides(facts) == haltpoll;
+    if found { of_cpus(&guest.zero_latency_cpus, all) } else { vec![] }
+}
+
+/// These CPUs, if there are any.
+fn of_cpus(cpus: &[u32], all: bool) -> Vec<Data> {
+    let named: Vec<String> = cpus.iter().map(|cpu| format!("CPU {cpu}")).collect();
+    let named = if all { vec!["all CPUs".to_owned()] } else { named };
+    each(Some(named).filter(|named| !named.is_empty()), |cpus| [("cpus", json!(cpus))])
 }
 
 fn posts(facts: &Facts) -> bool {

@@ -137,6 +137,9 @@ pub struct Guest {
     pub latency_qos_us: Option<i32>,
     /// CPUs for which a wakeup latency of zero is asked for.
     pub zero_latency_cpus: Vec<u32>,
+    /// CPUs of which every idle state is disabled but the one that polls.
+    #[serde(skip)]
+    pub polling_only_cpus: Vec<u32>,
 }
 
 impl Guest {
@@ -158,7 +161,8 @@ impl Guest {
             dwell_idle: DwellIdle::read(machine),
             parameters,
             latency_qos_us: machine.latency_request_us(),
-            zero_latency_cpus: zero_latency_cpus(machine),
+            zero_latency_cpus: cpus(machine, has_zero_latency),
+            polling_only_cpus: cpus(machine, only_polls),
             hypervisor,
         }
     }
@@ -197,11 +201,26 @@ fn states(machine: &dyn Machine) -> Vec<String> {
     machine.numbered(CPU0, "state").into_iter().filter_map(name).collect()
 }
 
+/// The CPUs of which, with their folder, this is so.
+fn cpus(machine: &dyn Machine, is: fn(&dyn Machine, &str) -> bool) -> Vec<u32> {
+    const CPUS: &str = "/sys/devices/system/cpu";
+    let is = |cpu: &u32| is(machine, &format!("{CPUS}/cpu{cpu}"));
+    machine.numbered(CPUS, "cpu").into_iter().filter(is).collect()
+}
+
 /// In this file `n/a` means that no latency is tolerated; 0 means that any is.
-fn zero_latency_cpus(machine: &dyn Machine) -> Vec<u32> {
-    let zero = |cpu: &u32| {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
-        machine.text(&path).is_some_and(|text| text == "n/a")
+fn has_zero_latency(machine: &dyn Machine, cpu: &str) -> bool {
+    machine.text(&format!("{cpu}/power/pm_qos_resume_latency_us")).is_some_and(|text| text == "n/a")
+}
+
+/// `cpupower idle-set -D 0` disables every state with a latency above 0. State 0 of x86 polls, and that of POWER.
+fn only_polls(machine: &dyn Machine, cpu: &str) -> bool {
+    let states = machine.numbered(&format!("{cpu}/cpuidle"), "state");
+    let disabled = |state: &u32| machine.number(&format!("{cpu}/cpuidle/state{state}/disable")) > Some(0);
+    let polls = || {
+        machine
+            .text(&format!("{cpu}/cpuidle/state0/name"))
+            .is_some_and(|name| name == "POLL" || name == "snooze")
     };
-    machine.numbered("/sys/devices/system/cpu", "cpu").into_iter().filter(zero).collect()
+    states.len() > 1 && states.iter().skip(1).all(disabled) && polls()
 }

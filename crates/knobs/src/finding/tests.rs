@@ -328,6 +328,25 @@ fn guest_values_that_do_not_mean_what_they_seem_to() {
 }
 
 #[test]
+fn idle_states_that_are_disabled() {
+    let machine = Fake::quiet("6.18.44");
+    let state = |n: u32, name: &str| format!("/sys/devices/system/cpu/cpu0/cpuidle/state{n}/{name}");
+    for (n, name) in [(0, "POLL"), (1, "C1"), (2, "C6")] {
+        machine.set(&state(n, "name"), name);
+        machine.set(&state(n, "disable"), if n == 2 { "1" } else { "0" });
+    }
+    machine.set("/sys/devices/system/cpu/cpuidle/current_driver", "intel_idle");
+    machine.set("/sys/devices/system/cpu/cpuidle/current_governor", "menu");
+    let found = |machine: &Fake| codes(machine).contains(&"idle-states-disabled");
+    assert!(!found(&machine));
+    machine.set(&state(1, "disable"), "1");
+    assert!(text(&machine, "idle-states-disabled").contains("disabled for CPU 0"));
+    // On Arm state 0 halts.
+    machine.set(&state(0, "name"), "WFI");
+    assert!(!found(&machine));
+}
+
+#[test]
 fn latency_request_of_zero() {
     let machine = Fake::quiet("6.18.44");
     let cpu0 = "/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us";
