@@ -153,11 +153,13 @@ impl Version {
         Version { arch, ..self }
     }
 
-    /// Reads `6.18`, `v6.18`, `6.18.44`, `6.1.0-32-amd64`, `5.14.0-284.30.1.el9_2.x86_64`, `11.1.0-rc2`; `None` for
-    /// anything that does not begin with two numbers.
+    /// Reads `6.18`, `v6.18`, `6.18.44`, `6.1.0-32-amd64`, `5.14.0-284.30.1.el9_2.x86_64`, `11.1.0-rc2`, also with the name
+    /// of a package or image before it, and `QEMU emulator version 9.0.2 (…)`; `None` for anything that does not begin with
+    /// two numbers.
     pub fn parse(text: &str) -> Option<Version> {
-        let text = text.trim();
-        let text = text.strip_prefix('v').unwrap_or(text);
+        let text = text.split_once(" version ").map_or(text, |(_, version)| version).trim();
+        let named = |name: &&str| text.strip_prefix(*name);
+        let text = ["kernel-", "vmlinuz-", "qemu-kvm-", "v"].iter().find_map(named).unwrap_or(text);
         let (numbers, arch) = Version::split_arch(text);
         let (major, rest) = number(numbers)?;
         let (minor, rest) = number(rest.strip_prefix('.')?)?;
@@ -169,7 +171,8 @@ impl Version {
                 (rest.is_empty() && numbers == text || patch > 0 && rest.starts_with('-')).then_some(patch)
             }
         };
-        let build = Build::of(text).filter(|build| build.distributor.backports());
+        let release = text.split([' ', '(']).next().unwrap_or_default();
+        let build = Build::of(release).filter(|build| build.distributor.backports());
         Some(Version { major, minor, patch, build, arch: arch.unwrap_or_default() })
     }
 
@@ -336,6 +339,11 @@ mod tests {
         assert_eq!(Version::parse("5.4.0-150-generic"), v(5, 4, None));
         assert_eq!(Version::parse("11.1.0-rc2"), v(11, 1, None));
         assert_eq!(Version::parse("7.2.22 (Debian 1:7.2+dfsg-7)"), v(7, 2, None));
+        let program = "QEMU emulator version 9.0.2 (qemu-kvm-9.0.0-10.el9)";
+        assert_eq!(Version::parse(program), v(9, 0, None));
+        assert_eq!(Version::parse("vmlinuz-6.8.0-45-generic"), v(6, 8, None));
+        let package = Version::parse("kernel-5.14.0-284.el9.x86_64");
+        assert_eq!(package, Version::parse("5.14.0-284.el9.x86_64"));
     }
 
     #[test]
