@@ -121,6 +121,15 @@ impl<W: Write + Send> Timers<'_, W> {
         if let Some(note) = self.interrupted.note(reader.perf()) {
             reader.summary.note(metadata, note);
         }
+        let exits = |reason: &str| self.reasons.has(reason);
+        let shown = || exits("WFx").then_some(Arch::Arm64).or(exits("Wait state").then_some(Arch::S390x));
+        if let Some(arch) = reader.arch().or_else(shown)
+            && let Some(why) = arch.lacks(Owner::Timer)
+        {
+            let note =
+                format!("the trace is of {}, and {why}: no timer of its guests is counted", arch.name());
+            reader.summary.note(metadata, note);
+        }
         let of_windows =
             |name: &str| name.rsplit(':').next().is_some_and(|name| name.starts_with("kvm_hv_stimer_start"));
         let hyperv: u64 =

@@ -39,6 +39,20 @@ fn fired(reader: &TimerReader, fire: Fire) -> usize {
     timers.filter(|timer| timer.fired_ns.is_some() && timer.fire == Some(fire)).count()
 }
 
+/// Guests of Arm have another timer, which no event here shows.
+#[test]
+fn timers_of_other_architectures_are_not_passed_over_in_silence() {
+    let exit = "v 6/7 [001] 5.000001: kvm:kvm_exit: TRAP: HSR_EC: 0x0001 (WFx), PC: 0xffff800010a1b2c4\n";
+    let text = format!(
+        "v 6/7 [001] 5.000000: kvm:kvm_entry: PC: 0x1\n{exit}v 6/7 [001] 5.000009: kvm:kvm_entry: PC: 0x1\n"
+    );
+    let (summary, _) = timers(text.as_bytes());
+    assert_eq!(
+        summary.notes,
+        ["the trace is of arm64, and only x86-64 has a local APIC timer: no timer of its guests is counted"]
+    );
+}
+
 /// The kernel calls exits of SVM `hlt`, the plugin of perf and trace-cmd `EXIT_HLT`.
 #[test]
 fn exits_of_amd_have_two_names() {

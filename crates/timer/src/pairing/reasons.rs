@@ -38,6 +38,11 @@ impl ReasonNames {
         number
     }
 
+    /// Whether a source that has names has had this one.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).numbers.contains_key(name)
+    }
+
     /// The name of a number; of one that the source does not name, its part below 65536 in hexadecimal.
     pub fn name(&self, number: u32) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -152,6 +152,11 @@ impl EventReader {
         self.header.perf.as_deref()
     }
 
+    /// The architecture, if the header of the text says it.
+    pub fn arch(&self) -> Option<Arch> {
+        self.header.arch.flatten()
+    }
+
     /// Reads the whole text.
     pub fn read(&mut self, input: &mut Input<'_>, sink: &mut impl EventSink) -> Result<(), ImportError> {
         loop {
