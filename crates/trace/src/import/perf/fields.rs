@@ -25,8 +25,8 @@ pub fn parse(
         TracepointKind::Entry => Some(Some(EventKind::Entry { vcpu: vcpu_of(text) })),
         TracepointKind::ContextSwitch => context_switch(text, event.tid),
         TracepointKind::IpiRaise => raised(text),
-        // The timer of Arm is a device like others.
-        TracepointKind::DeviceInterrupt if text.ends_with(" name=arch_timer") => {
+        // The timers of Arm and RISC-V are devices like others.
+        TracepointKind::DeviceInterrupt if timer_of(text).is_some() => {
             Some(Some(EventKind::Interrupt(Interrupt::Timer)))
         }
         _ => read(false),
@@ -175,6 +175,15 @@ fn number(text: &str) -> Option<u64> {
     match text.strip_prefix('-') {
         Some(_) => text.parse().ok().map(i64::cast_unsigned),
         None => digits(text).or_else(|| hexadecimal(text)),
+    }
+}
+
+/// The architecture whose timer an interrupt is of.
+pub(super) fn timer_of(text: &str) -> Option<Arch> {
+    match text.rsplit_once(" name=")?.1 {
+        "arch_timer" => Some(Arch::Arm64),
+        "riscv-timer" => Some(Arch::RiscV),
+        _ => None,
     }
 }
 

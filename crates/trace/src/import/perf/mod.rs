@@ -189,6 +189,7 @@ fn arch_of(event: &TextEvent<'_>) -> Option<Arch> {
         _ if event.name.starts_with("irq_vectors:") || name == "local_timer_entry" => Some(Arch::X86_64),
         _ if name.ends_with("_arm64") || event.text.contains("HSR_EC: ") => Some(Arch::Arm64),
         _ if name.starts_with("kvm_s390_") => Some(Arch::S390x),
+        "irq_handler_entry" => fields::timer_of(event.text),
         _ => None,
     }
 }

@@ -141,6 +141,25 @@ fn x86_with_32_bits_idles_as_with_64() {
     assert_ne!(rows("i686"), rows("ppc"));
 }
 
+/// ftrace's text has no header, but the interrupt of the timer has another name on each architecture.
+#[test]
+fn the_timer_shows_the_architecture() {
+    let idle =
+        |us: u32, state: u32| format!("<idle>-0 [000] d..2. 1.{us:06}: cpu_idle: state={state} cpu_id=0\n");
+    let timer =
+        |name: &str| format!("<idle>-0 [000] d.h2. 1.000040: irq_handler_entry: irq=11 name={name}\n");
+    let text =
+        |name: &str| idle(0, 0) + &timer(name) + &idle(50, u32::MAX) + &idle(55, 0) + &idle(95, u32::MAX);
+    for (name, arch) in [("arch_timer", "aarch64"), ("riscv-timer", "riscv64")] {
+        let imported = any(text(name).as_bytes()).unwrap();
+        let rows = ["cpu0 1000000000 40000 - true timer 10000 -", "cpu0 1000055000 40000 - true unknown - -"];
+        assert_eq!(imported.rows(), rows);
+        assert_eq!(imported.reader.metadata().other["dwell.arch"], arch);
+        assert_eq!(imported.summary.notes, [""; 0]);
+    }
+    assert!(any(text("virtio0-input.0").as_bytes()).unwrap().summary.notes[0].contains("assumed"));
+}
+
 #[test]
 fn case_07_differences_are_no_times() {
     let error = refused(file!("07-perf-deltatime.txt"));
