@@ -156,7 +156,7 @@ fn of_domain(
         all.push(counted);
     }
     notes.extend(before.keys().filter(|vcpu| !now.contains_key(vcpu)).map(|vcpu| {
-        format!("vCPU {vcpu} of {domain} is in the first reading only (it was unplugged) and is left out")
+        format!("vCPU {vcpu} of {domain} is in the first reading only (it was unplugged, or the second is cut off) and is left out")
     }));
     Ok(all)
 }

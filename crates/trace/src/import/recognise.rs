@@ -47,6 +47,11 @@ dwell_policy::named! {
         KvmStat =
             "is a table of `perf kvm stat report`, which has no episodes; import the trace that it was made of, with \
             `perf script --ns --header -i perf.data.guest`",
+        /// Of `perf sched timehist` and `perf sched latency`.
+        Sched = "is a table of `perf sched`; import the trace that it was made of, with `perf script --ns --header`",
+        /// Of turbostat, cpupower and `strace -c`.
+        Totals = "has totals, in which no single idle time is; record with `dwell record host`, `dwell record guest` or \
+            `dwell record thread`",
         /// Of LTTng: the kernel's events, as babeltrace prints them.
         Lttng = "is of LTTng, of which only QEMU's own events are read; record the kernel's with `dwell record`, \
             `trace-cmd record` or `perf record`",
@@ -175,11 +180,30 @@ fn foreign(line: &str) -> Option<Foreign> {
     if line.starts_with("VM-EXIT ") || line.starts_with("Analyze events for all VMs") {
         return Some(Foreign::KvmStat);
     }
+    let has_all = |words: &[&str]| words.iter().all(|word| line.contains(word));
+    if has_all(&["task name", "wait time", "run time"]) || has_all(&["Task", "Runtime ms", "Switches"]) {
+        return Some(Foreign::Sched);
+    }
+    if has_all(&["Busy%", "Bzy_MHz"])
+        || line.starts_with("CPUidle driver: ")
+        || has_all(&["% time", "seconds", "calls", "syscall"])
+    {
+        return Some(Foreign::Totals);
+    }
     if line.starts_with('[') && line.contains("] (+") && line.contains(": { ") {
         return Some(Foreign::Lttng);
     }
     // `epoll_wait(4, [], 200, 103) = 0 <0.1>`, perhaps with a process and a time before it.
-    let call = ["poll(", "ppoll(", "epoll_wait(", "epoll_pwait(", "select(", "pselect6("];
+    let call = [
+        "poll(",
+        "ppoll(",
+        "epoll_wait(",
+        "epoll_pwait(",
+        "epoll_pwait2(",
+        "select(",
+        "pselect6(",
+        "io_uring_enter(",
+    ];
     let is_call = line.split(' ').any(|word| call.iter().any(|call| word.starts_with(call)));
     let attached = line.starts_with("strace: ");
     // `0.000 ( 0.240 ms): evloop/2525 epoll_wait(…) = 1`
@@ -219,6 +243,17 @@ mod tests {
             ("Attached 2 probes\n5 7\n", Format::Foreign(Foreign::Bpftrace)),
             ("@usecs: \n[2, 4)  5 |@@@  |\n", Format::Foreign(Foreign::Bpftrace)),
             ("11:11:18.7 epoll_wait(4, [], 200, 103) = 0 <0.1>\n", Format::Foreign(Foreign::Strace)),
+            ("7 1.5 epoll_pwait2(4, [], 200, NULL, NULL, 8) = 0\n", Format::Foreign(Foreign::Strace)),
+            (
+                "% time     seconds  usecs/call     calls    errors syscall\n",
+                Format::Foreign(Foreign::Totals),
+            ),
+            ("Core\tCPU\tAvg_MHz\tBusy%\tBzy_MHz\tPOLL%\n", Format::Foreign(Foreign::Totals)),
+            ("CPUidle driver: haltpoll\n", Format::Foreign(Foreign::Totals)),
+            (
+                "           time    cpu  task name                       wait time  sch delay   run time\n",
+                Format::Foreign(Foreign::Sched),
+            ),
             (
                 " 0.000 ( 0.240 ms): evloop/2525 epoll_wait(epfd: 4, maxevents: 200, timeout: -1) = 1\n",
                 Format::Foreign(Foreign::PerfTrace),
