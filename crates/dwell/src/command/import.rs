@@ -36,7 +36,7 @@ use std::path::PathBuf;
 /// follow the kernel's rule, and vCPUs are named after their process.
 ///
 /// QEMU: reads run_poll_handlers_begin, run_poll_handlers_end, poll_grow, poll_shrink, poll_add and poll_remove of QEMU 7.0
-/// to 11.1, from its log, the syslog, qemu-trace-stap, simpletrace.py or babeltrace. The log has times only with `-msg
+/// to 11.1, from its log, the syslog, ftrace, qemu-trace-stap, simpletrace.py or babeltrace. The log has times only with `-msg
 /// timestamp=on`; without them an idle time is a lower bound, and `tune` and `replay` refuse the recording. A sleep that no
 /// polling precedes is not in the log: record the same threads with `dwell record thread` at the same time and give that
 /// recording as --sleeps. With --qemu, every decision in the log is checked against the rule of that version.
