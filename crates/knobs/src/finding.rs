@@ -572,6 +572,19 @@ pub static TABLE: &[Row] = &[
         remedy: "set {name}={default} (the default)",
     },
     Row {
+        code: "maximum-of-any-idle-time",
+        severity: Warning,
+        when: |facts| {
+            [(host(facts), "halt_poll_ns"), (guest(facts), "guest_halt_poll_ns")]
+                .into_iter()
+                .flat_map(|(setting, name)| longer_than_idle_times(setting, name))
+                .collect()
+        },
+        what: "{name} = {value} ns: an idle CPU may poll for {ms} ms",
+        why: "windows then grow over almost every idle time, and idle CPUs poll nearly all the time; the value is in ns",
+        remedy: "set {name}; the default is {default}, and a few ms are the longest in use",
+    },
+    Row {
         code: "guest-grow-start-above-max",
         severity: Note,
         when: |facts| acts_as(guest(facts), "guest_halt_poll_grow_start", "guest_halt_poll_ns"),
@@ -1009,6 +1022,21 @@ fn effective(setting: Option<Setting>, name: &str, value: i64) -> Vec<Data> {
         explain::has_effect(&setting, param).then(|| param.default_in(setting.version()))
     });
     each(found, |default| [("value", json!(value)), ("default", json!(default))])
+}
+
+/// Idle CPUs are woken more often than this \[ns\], be it by their timers.
+const LONGEST_IDLE_NS: i64 = 100_000_000;
+
+/// A maximum that no idle time is above.
+fn longer_than_idle_times(setting: Option<Setting>, name: &'static str) -> Vec<Data> {
+    let value = setting.as_ref().and_then(|setting| setting.iter().find(|(param, _)| param.name == name));
+    let value = value.map_or(0, |(_, value)| value);
+    let found = if value >= LONGEST_IDLE_NS { effective(setting, name, value) } else { vec![] };
+    let named = found.into_iter().map(|mut data| {
+        data.extend([("name", json!(name)), ("ms", json!(value / 1_000_000))]);
+        data
+    });
+    named.collect()
 }
 
 /// The haltpoll governor is there, no driver lets it decide, and this is the reason. The reasons are in the

@@ -327,6 +327,17 @@ fn guest_values_that_do_not_mean_what_they_seem_to() {
     );
 }
 
+/// 200 ms where 200 us were meant.
+#[test]
+fn a_maximum_that_no_idle_time_is_above() {
+    let host = |value| with("6.18.44", KVM, &[("halt_poll_ns", value)]);
+    assert_eq!(host("200000000"), ["maximum-of-any-idle-time"]);
+    // What SAP's checks ask for.
+    assert_eq!(host("24000000"), [""; 0]);
+    let guest = with("6.18.44", HALTPOLL, &[("guest_halt_poll_ns", "4294967295")]);
+    assert_eq!(guest, ["maximum-of-any-idle-time"]);
+}
+
 #[test]
 fn idle_states_that_are_disabled() {
     let machine = Fake::quiet("6.18.44");
