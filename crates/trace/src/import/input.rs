@@ -182,13 +182,19 @@ impl<'a> Input<'a> {
         let buffered = |reader: Box<dyn Read + 'a>| Box::new(BufReader::with_capacity(1 << 16, reader));
         let [gzip, xz, zstd] = COMPRESSED.map(|magic| start.starts_with(magic));
         let (text, hint): (Box<dyn BufRead + 'a>, _) = if gzip {
-            (buffered(Box::new(MultiGzDecoder::new(raw))), "; the gzip data is cut off or damaged")
+            (
+                buffered(Box::new(MultiGzDecoder::new(raw))),
+                "; the gzip data is cut off or damaged (`gzip -dc FILE | dwell import -` reads what is there)",
+            )
         } else if xz {
-            (buffered(Box::new(lzma_rust2::XzReader::new(raw, true))), "; the xz data is cut off or damaged")
+            (
+                buffered(Box::new(lzma_rust2::XzReader::new(raw, true))),
+                "; the xz data is cut off or damaged (`xz -dc FILE | dwell import -` reads what is there)",
+            )
         } else if zstd {
             (
                 buffered(Box::new(zstd::Decoder::with_buffer(raw).map_err(failed)?)),
-                "; the zstd data is cut off or damaged",
+                "; the zstd data is cut off or damaged (`zstd -dc FILE | dwell import -` reads what is there)",
             )
         } else {
             (Box::new(raw), "")

@@ -418,11 +418,17 @@ impl<W: Write + Send> Episodes<'_, W> {
         let is_guest = choice.as_ref().is_some_and(|choice| choice.layer == Layer::Guest);
         let Some(mut choice) = choice.filter(|_| reader.summary.episodes > 0) else {
             let lines = reader.summary.lines_in_words();
-            let how = match is_guest && reader.summary.incomplete_episodes == 0 {
-                true => {
+            let of_qemu = reader.summary.ignored.keys().any(|name| name.contains("run_poll_handlers_"));
+            let how = match () {
+                () if is_guest && reader.summary.incomplete_episodes == 0 => {
                     "no CPU idled: all were busy; record for longer, or while there is less to do".to_owned()
                 }
-                false => how_to_record(options.layer),
+                () if of_qemu => {
+                    "perf has events of QEMU without the names of their fields; use `qemu-trace-stap run \
+                    qemu-system-x86_64 'run_poll_handlers_*' 'poll_*'`"
+                        .to_owned()
+                }
+                () => how_to_record(options.layer),
             };
             return Err(ImportError::NoEpisodes(format!("{name}: no episodes in {lines}; {how}")));
         };

@@ -334,6 +334,12 @@ fn lines_of_qemu_behind_those_of_others() {
 }
 
 #[test]
+fn probes_of_qemu_by_perf_are_named_with_what_to_do() {
+    let line = "IO io1 7 [002] 1.000001: sdt_qemu:run_poll_handlers_begin: (55d0aa2f9f40) arg1=94 arg2=32768 arg3=-1\n";
+    assert!(refused(line.as_bytes()).contains("; use `qemu-trace-stap run "));
+}
+
+#[test]
 fn case_15_the_log_of_libvirt() {
     let imported = any(file!("15-libvirt-qemu.log")).unwrap();
     let mut rows = imported.rows();
