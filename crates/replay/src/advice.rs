@@ -110,6 +110,8 @@ pub enum Conclusion {
     Unattainable,
     /// Leave it: the setting polls more, and others want the cores of this guest.
     SharedCores,
+    /// Leave it: less work would be done, and a unit of it would take no less CPU time.
+    Slower,
 }
 
 impl Conclusion {
@@ -427,6 +429,9 @@ impl Advice {
             Conclusion::SharedCores => format!(
                 "leave it: {differing} polls more, and others want the cores of this guest; alone on them it would be {}",
                 self.gain_words()
+            ),
+            Conclusion::Slower => format!(
+                "leave it: with {differing} less work would be done, and a unit of it would take no less CPU time"
             ),
         };
         match self.break_even.and_then(|limits| limits.words(self.halt_cost_ns)) {

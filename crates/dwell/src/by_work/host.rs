@@ -94,7 +94,7 @@ impl Host {
             polled: by_host.iter().flatten().filter(|polled| **polled).count(),
             polled_by_rule: by_rule.filter(|(idled, _)| **idled == Some(Idled::HostPolled)).count(),
             by_host,
-            halt_latency: super::segments(&self.reader, Layer::Host)?.as_ref().and_then(halt_latency),
+            halt_latency: self.reader.segments()?.as_ref().and_then(halt_latency),
         };
         Ok(Above { segments, seen, present })
     }

@@ -3,7 +3,8 @@
 //! Settings are searched on the first half of the recording, coarse to fine: a part of the grid on its first segments, the
 //! best of it on the whole half, then what is near the best. On the second half the choice is judged. It is advised only
 //! if its range excludes that a unit of work costs more than under the present setting, or under the better of the
-//! default and *never*; else the better one of those two is tried.
+//! default and *never*; else the better one of those two is tried. Nor is it if less work would be done with no less CPU
+//! time for a unit of it: what is not polled is then spent in longer segments.
 
 use super::Outcome;
 use super::predict::{Judged, Predictor, Range, Work};
@@ -299,6 +300,19 @@ impl Judge<'_> {
         let mut others = self.references.iter().filter(|other| **other != rule && self.meets(**other));
         let is_best = || !others.any(|other| self.over(rule, *other).high > 1.0);
         let meets = [0, rule].map(|rule| self.meets(rule));
-        Conclusion::of(meets, &self.gain(rule), is_best, self.task.worth_a_change)
+        let verdict = Conclusion::of(meets, &self.gain(rule), is_best, self.task.worth_a_change);
+        if verdict.is_change() && self.is_only_slower(rule) { Conclusion::Slower } else { verdict }
+    }
+
+    /// Whether less work is done than under the present setting, and a unit of it takes no less CPU time, where CPU time is
+    /// the goal. A halt is counted at its cost and with what it adds to segments, which a measured cost may have in it: two
+    /// vCPUs that polled took 1.15 to 1.18 times the CPU time with halts, and 1.02 to 1.10 by this sum
+    /// (`dwell-lab pingpong --predict --layers`, 30 November 2026).
+    fn is_only_slower(&self, rule: usize) -> bool {
+        let cpu = |of: &Outcome| of.per_work((of.busy_ns + of.counts.cost_ns(self.task.halt_cost)) as f64);
+        let over_present = |figure: &dyn Fn(&Outcome) -> f64| self.judged.over_present(rule, figure).middle;
+        self.task.goal == Goal::LeastCost
+            && over_present(&|of| of.work_per_s().unwrap_or(0.0)) < 1.0
+            && over_present(&cpu) >= 1.0
     }
 }

@@ -120,8 +120,8 @@ const ASSUMED: Estimates = Estimates {
 /// one machine, and 0.57 and 0.63 on another. (`dwell-lab pingpong --predict --layers`, 28 and 30 November 2026.)
 fn of_host_poll(after_halt: Estimate, by_host: Option<Nanos>) -> Estimate {
     let without = |Nanos(by_host)| after_halt.ns.saturating_sub(by_host).max(ASSUMED_OF_VCPUS.after_poll.ns);
-    let ns = by_host.map_or(after_halt.ns / 20 * 9, without);
-    Estimate::assumed(ns, ns / 2, (ns * 2).min(after_halt.high_ns))
+    let (ns, seen) = by_host.map_or((after_halt.ns / 20 * 9, 0), |of| (without(of), after_halt.seen));
+    Estimate { seen, ..Estimate::assumed(ns, ns / 2, (ns * 2).min(after_halt.high_ns)) }
 }
 
 /// The same of vCPUs, as their host sees them: what those of the lab had on the same machine under 200 us, which shows both

@@ -826,12 +826,12 @@ fn what_a_host_takes_of_a_halt_is_known_from_its_recording() {
         let known = Calibrated { by_host: by_host.map(Nanos), ..Calibrated::default() };
         let predictor = Predictor::new(&recorded, &stacked(0, 0), &[], known, None).unwrap().unwrap();
         let found = predictor.estimates.after_host_poll;
-        ([found.ns, found.low_ns, found.high_ns], found.seen)
+        ([found.ns, found.low_ns, found.high_ns], found.seen > 0)
     };
-    assert_eq!(after_host_poll(None), ([9_000, 4_500, 18_000], 0));
-    assert_eq!(after_host_poll(Some(8_000)), ([12_000, 6_000, 20_000], 0));
+    assert_eq!(after_host_poll(None), ([9_000, 4_500, 18_000], false));
+    assert_eq!(after_host_poll(Some(8_000)), ([12_000, 6_000, 20_000], true));
     // No less than a poll that only the host sees.
-    assert_eq!(after_host_poll(Some(21_000)), ([1_000, 500, 2_000], 0));
+    assert_eq!(after_host_poll(Some(21_000)), ([1_000, 500, 2_000], true));
 }
 
 /// From halts the default is advised, at which each wakes the other within its poll, and from the default nothing.
@@ -862,6 +862,31 @@ fn a_load_that_waits_for_itself_is_advised_to_poll() {
     let (verdict, _, present) = advised(haltpoll(200_000), 1_800, false);
     assert!(!verdict.is_change(), "{verdict:?}");
     assert!(present.speed.low == 1.0 && present.speed.high == 1.0, "{present:?}");
+}
+
+/// Where wakers pay for halts as much as polls take, a setting that halts is only slower.
+#[test]
+fn nothing_is_advised_that_is_slower_and_takes_no_less_cpu_time() {
+    let recorded = ping_pong(60_000, 1_800, 1_500);
+    let advised = |interrupt_ns: u64| {
+        let present = haltpoll(200_000);
+        let ipi = Some(Nanos(interrupt_ns));
+        let known = Calibrated { after_halt: Some(Nanos(20_000)), ipi, by_host: None };
+        let task = Task {
+            predictor: &Predictor::new(&recorded, &present, &[], known, None).unwrap().unwrap(),
+            present,
+            goal: crate::advice::Goal::LeastCost,
+            halt_cost: Nanos(20_000),
+            wakeup_latency: &crate::WakeupLatency::constant(Nanos(20_000)),
+            worth_a_change: crate::advice::Worth::default(),
+            progress: &|| (),
+        };
+        let advice = advise(&task).unwrap();
+        (advice.verdict, advice.gain.unwrap().share.low > 0.0)
+    };
+    // A unit of work is polled for during 64 us, and halts cost 20.
+    assert_eq!(advised(0), (crate::advice::Conclusion::Change, true));
+    assert_eq!(advised(60_000), (crate::advice::Conclusion::Slower, true));
 }
 
 /// Sleeps of one length follow a task's own segments however long those are; ticks of a clock do not.

@@ -220,6 +220,10 @@ impl ByWork {
             Conclusion::SharedCores => format!(
                 "leave it: by work, {differing} polls more, and others want the cores of this guest; alone on them: {gain}"
             ),
+            Conclusion::Slower => format!(
+                "leave it: by work, with {differing} less work would be done, and a unit of it would take no less CPU time, its \
+                 segments included: {gain}"
+            ),
         }
     }
 
