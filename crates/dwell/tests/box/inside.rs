@@ -215,6 +215,17 @@ const LONGEST_GAP: Nanos = Nanos(50_000_000);
 /// How many it draws.
 const GAPS: usize = 100;
 
+/// The load that a file has; `None` where it is gone. A shell that writes another one into it empties it first.
+fn load_in(file: &str) -> Option<GapSpec> {
+    loop {
+        let text = std::fs::read_to_string(file).ok()?;
+        if !text.is_empty() {
+            return text.trim().parse().ok();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A VM with its statistics file open, as QEMU 8.1 and later have it. Its vCPU is on one CPU and is woken
 /// from the next, at the gaps that a file has, such as `exponential:1ms`, so many times as long. The file is
 /// read again and again.
@@ -236,7 +247,7 @@ fn vm(cpu: u64, file: &str, times: u64) -> Result<(), VmError> {
         wakes_in_time();
         let (mut event, mut sequence) = (0, 0);
         let mut load: Option<(GapSpec, Gaps)> = None;
-        while let Ok(spec) = std::fs::read_to_string(file).unwrap_or_default().trim().parse::<GapSpec>() {
+        while let Some(spec) = load_in(file) {
             let gaps = match load.take().filter(|(known, _)| *known == spec) {
                 Some((_, gaps)) => gaps,
                 None => Gaps::open(spec.clone(), LONGEST_GAP).expect("the gaps can be read"),
