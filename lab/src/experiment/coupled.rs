@@ -19,8 +19,8 @@ use dwell_replay::advice::{Conclusion, Goal, Worth};
 use dwell_replay::alignment::host_polls;
 use dwell_replay::calibration::Calibration;
 use dwell_replay::causal::{
-    self, Calibrated, Estimates, Judged, Outcome, Predictor, Task, distinct, halt_latency, maximum,
-    references, with_maximum,
+    self, Calibrated, Estimates, Judged, Predictor, Task, distinct, halt_latency, maximum, references,
+    with_maximum,
 };
 use dwell_replay::check::setting_of;
 use dwell_replay::{Rule, Values, WakeupLatency};
@@ -319,15 +319,13 @@ impl Pair<'_> {
         }
     }
 
-    /// CPU time of what ran, was polled and was halted, for an exchange.
-    fn cpu(&self, outcome: &Outcome) -> f64 {
-        (outcome.busy_ns + outcome.counts.cost_ns(self.halt_cost)) as f64 / outcome.work.max(1) as f64
-    }
-
     /// What one rule does over the first one.
     fn over_first(&self, judged: &Judged, rule: usize) -> [Interval; 2] {
-        [judged.work(rule, self.halt_cost).speed, judged.over_present(rule, |of| self.cpu(of))]
-            .map(Interval::from)
+        [
+            judged.work(rule, self.halt_cost).speed,
+            judged.over_present(rule, |of| of.cpu_per_work(self.halt_cost)),
+        ]
+        .map(Interval::from)
     }
 
     /// What `dwell tune` advises from a recording under a rule, of which what can be run; `None` where too little was recorded.

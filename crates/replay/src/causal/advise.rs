@@ -309,10 +309,9 @@ impl Judge<'_> {
     /// vCPUs that polled took 1.15 to 1.18 times the CPU time with halts, and 1.02 to 1.10 by this sum
     /// (`dwell-lab pingpong --predict --layers`, 30 November 2026).
     fn is_only_slower(&self, rule: usize) -> bool {
-        let cpu = |of: &Outcome| of.per_work((of.busy_ns + of.counts.cost_ns(self.task.halt_cost)) as f64);
         let over_present = |figure: &dyn Fn(&Outcome) -> f64| self.judged.over_present(rule, figure).middle;
         self.task.goal == Goal::LeastCost
             && over_present(&|of| of.work_per_s().unwrap_or(0.0)) < 1.0
-            && over_present(&cpu) >= 1.0
+            && over_present(&|of| of.cpu_per_work(self.task.halt_cost)) >= 1.0
     }
 }

@@ -36,7 +36,7 @@ pub use space::{maximum, references, with_maximum};
 
 use crate::counts::Counts;
 use crate::rule::{Player, Rule, RuleError};
-use dwell_policy::Layer;
+use dwell_policy::{Layer, Nanos};
 use idling::{Idle, Path};
 use program::Wakeup;
 use queue::{Event, Queue};
@@ -62,6 +62,11 @@ impl Outcome {
     /// Segments of the leading tasks a second; `None` where no time passed.
     pub fn work_per_s(&self) -> Option<f64> {
         (self.span_ns > 0).then(|| self.work as f64 * 1e9 / self.span_ns as f64)
+    }
+
+    /// CPU time of segments, polls and halts at this cost, for a unit of work \[ns\].
+    pub fn cpu_per_work(&self, halt_cost: Nanos) -> f64 {
+        self.per_work((self.busy_ns + self.counts.cost_ns(halt_cost)) as f64)
     }
 
     /// A sum over the time replayed, for a unit of work.

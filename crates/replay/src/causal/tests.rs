@@ -834,24 +834,27 @@ fn what_a_host_takes_of_a_halt_is_known_from_its_recording() {
     assert_eq!(after_host_poll(Some(21_000)), ([1_000, 500, 2_000], true));
 }
 
+/// The setting of least cost, where a halt costs 20 us.
+fn least_cost(recorded: &Segments, present: Rule, known: Calibrated) -> AdviceByWork {
+    let task = Task {
+        predictor: &Predictor::new(recorded, &present, &[], known, None).unwrap().unwrap(),
+        present,
+        goal: crate::advice::Goal::LeastCost,
+        halt_cost: Nanos(20_000),
+        wakeup_latency: &crate::WakeupLatency::constant(Nanos(20_000)),
+        worth_a_change: crate::advice::Worth::default(),
+        progress: &|| (),
+    };
+    advise(&task).unwrap()
+}
+
 /// From halts the default is advised, at which each wakes the other within its poll, and from the default nothing.
 #[test]
 fn a_load_that_waits_for_itself_is_advised_to_poll() {
     let advised = |present: Rule, latency_ns: u64, halted: bool| {
         let mut recorded = ping_pong(5_000, latency_ns, 1_500);
         recorded.rows.iter_mut().for_each(|row| row.halted = Some(halted));
-        let predictor =
-            Predictor::new(&recorded, &present, &[], Calibrated::default(), None).unwrap().unwrap();
-        let task = Task {
-            predictor: &predictor,
-            present,
-            goal: crate::advice::Goal::LeastCost,
-            halt_cost: Nanos(20_000),
-            wakeup_latency: &crate::WakeupLatency::constant(Nanos(20_000)),
-            worth_a_change: crate::advice::Worth::default(),
-            progress: &|| (),
-        };
-        let advice = advise(&task).unwrap();
+        let advice = least_cost(&recorded, present, Calibrated::default());
         let figures = |rule: &Rule| advice.row(rule).unwrap().work;
         (advice.verdict, advice.chosen.map(|chosen| figures(&chosen)), figures(&present))
     };
@@ -869,19 +872,9 @@ fn a_load_that_waits_for_itself_is_advised_to_poll() {
 fn nothing_is_advised_that_is_slower_and_takes_no_less_cpu_time() {
     let recorded = ping_pong(60_000, 1_800, 1_500);
     let advised = |interrupt_ns: u64| {
-        let present = haltpoll(200_000);
         let ipi = Some(Nanos(interrupt_ns));
         let known = Calibrated { after_halt: Some(Nanos(20_000)), ipi, by_host: None };
-        let task = Task {
-            predictor: &Predictor::new(&recorded, &present, &[], known, None).unwrap().unwrap(),
-            present,
-            goal: crate::advice::Goal::LeastCost,
-            halt_cost: Nanos(20_000),
-            wakeup_latency: &crate::WakeupLatency::constant(Nanos(20_000)),
-            worth_a_change: crate::advice::Worth::default(),
-            progress: &|| (),
-        };
-        let advice = advise(&task).unwrap();
+        let advice = least_cost(&recorded, haltpoll(200_000), known);
         (advice.verdict, advice.gain.unwrap().share.low > 0.0)
     };
     // A unit of work is polled for during 64 us, and halts cost 20.
