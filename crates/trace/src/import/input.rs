@@ -62,7 +62,7 @@ pub enum InputError {
         /// The last complete line, from 1; 0 if there is none.
         line: u64,
         /// What may be the reason, with a semicolon in front; empty if there is nothing to say.
-        hint: &'static str,
+        hint: String,
         /// The error of the system or the decompressor.
         source: io::Error,
     },
@@ -158,7 +158,7 @@ pub struct Input<'a> {
     name: String,
     text: Box<dyn BufRead + 'a>,
     /// What may be the reason why it cannot be read, as errors have it.
-    hint: &'static str,
+    hint: String,
     line: u64,
     buffer: Vec<u8>,
 }
@@ -177,28 +177,25 @@ impl Input<'static> {
 impl<'a> Input<'a> {
     /// The text that `source` yields; errors call it by `name`.
     pub fn new(name: &str, source: impl Read + 'a) -> Result<Input<'a>, InputError> {
-        let failed = |source| InputError::Read { name: name.to_owned(), line: 0, hint: "", source };
+        let failed =
+            |source| InputError::Read { name: name.to_owned(), line: 0, hint: String::new(), source };
         let (start, raw) = peek::<MAGIC>(BufReader::with_capacity(1 << 16, source)).map_err(failed)?;
         let buffered = |reader: Box<dyn Read + 'a>| Box::new(BufReader::with_capacity(1 << 16, reader));
         let [gzip, xz, zstd] = COMPRESSED.map(|magic| start.starts_with(magic));
-        let (text, hint): (Box<dyn BufRead + 'a>, _) = if gzip {
-            (
-                buffered(Box::new(MultiGzDecoder::new(raw))),
-                "; the gzip data is cut off or damaged (`gzip -dc FILE | dwell import -` reads what is there)",
-            )
+        let (text, program): (Box<dyn BufRead + 'a>, _) = if gzip {
+            (buffered(Box::new(MultiGzDecoder::new(raw))), Some("gzip"))
         } else if xz {
-            (
-                buffered(Box::new(lzma_rust2::XzReader::new(raw, true))),
-                "; the xz data is cut off or damaged (`xz -dc FILE | dwell import -` reads what is there)",
-            )
+            (buffered(Box::new(lzma_rust2::XzReader::new(raw, true))), Some("xz"))
         } else if zstd {
-            (
-                buffered(Box::new(zstd::Decoder::with_buffer(raw).map_err(failed)?)),
-                "; the zstd data is cut off or damaged (`zstd -dc FILE | dwell import -` reads what is there)",
-            )
+            (buffered(Box::new(zstd::Decoder::with_buffer(raw).map_err(failed)?)), Some("zstd"))
         } else {
-            (Box::new(raw), "")
+            (Box::new(raw), None)
         };
+        let hint = program.map_or_else(String::new, |program| {
+            format!(
+                "; the {program} data is cut off or damaged (`{program} -dc FILE | dwell import -` reads what is there)"
+            )
+        });
         let mut input = Input { name: name.to_owned(), text, hint, line: 0, buffer: Vec::new() };
         let (start, text) = peek::<START>(std::mem::replace(&mut input.text, Box::new(io::empty())))
             .map_err(|source| input.failed(source))?;
@@ -281,7 +278,7 @@ impl<'a> Input<'a> {
     }
 
     fn failed(&self, source: io::Error) -> InputError {
-        InputError::Read { name: self.name.clone(), line: self.line, hint: self.hint, source }
+        InputError::Read { name: self.name.clone(), line: self.line, hint: self.hint.clone(), source }
     }
 }
 
