@@ -581,7 +581,7 @@ pub static TABLE: &[Row] = &[
                 .collect()
         },
         what: "{name} = {value} ns: an idle CPU may poll for {ms} ms",
-        why: "windows then grow over almost every idle time, and idle CPUs poll nearly all the time; the value is in ns",
+        why: "windows then grow beyond almost every idle time, and idle CPUs poll nearly all the time; the value is in ns",
         remedy: "set {name}; the default is {default}, and a few ms are the longest in use",
     },
     Row {
@@ -629,7 +629,7 @@ pub static TABLE: &[Row] = &[
             let guest = &facts.guest;
             // haltpoll does not look at it.
             let fire = guest.cpuidle.driver.is_some() && !haltpoll_decides(facts);
-            of_cpus(&guest.polling_only_cpus, false).into_iter().filter(|_| fire).collect()
+            if fire { of_cpus(&guest.polling_only_cpus, false) } else { vec![] }
         },
         what: "every idle state that halts is disabled for {cpus}",
         why: "an idle CPU then polls without end, in state 0",
@@ -1024,10 +1024,10 @@ fn effective(setting: Option<Setting>, name: &str, value: i64) -> Vec<Data> {
     each(found, |default| [("value", json!(value)), ("default", json!(default))])
 }
 
-/// Idle CPUs are woken more often than this \[ns\], be it by their timers.
+/// Idle CPUs are woken more often than this \[ns\], at least by their timers.
 const LONGEST_IDLE_NS: i64 = 100_000_000;
 
-/// A maximum that no idle time is above.
+/// A maximum that is longer than idle times are.
 fn longer_than_idle_times(setting: Option<Setting>, name: &'static str) -> Vec<Data> {
     let value = setting.as_ref().and_then(|setting| setting.iter().find(|(param, _)| param.name == name));
     let value = value.map_or(0, |(_, value)| value);
