@@ -147,7 +147,7 @@ pub(super) enum Intervals {
     Optional,
 }
 
-/// Where the vCPU halts before this share of the wakeups that KVM is to poll for, a halt seems a fifth cheaper than it is.
+/// If KVM does not poll until this share of the wakeups that it is to poll for, a halt seems a fifth cheaper than it is.
 const MOST_HALTED: f64 = 0.2;
 
 /// What was measured, with enough rounds for intervals if these are required; warns of its limits.
@@ -201,13 +201,12 @@ pub(super) fn vcpu(
         let measured = complete(measured, session, &what, intervals)?;
         if intervals == Intervals::Required {
             campaign.keep(&measured, costs.len(), &GapSpec::Constant(gap).to_string(), &[]);
-        }
-        let halted = halted_for_polling(&measured).filter(|share| *share > MOST_HALTED);
-        if let (Some(share), Intervals::Required) = (halted, intervals) {
-            bail!(
-                "cannot measure the cost of a halt: the vCPU ({what}) halted before {} of the wakeups that KVM was to poll for; it \
-                 does not where another task waits for the CPU: stop what runs on this machine",
-                dwell_report::percent(share)
+            let halted = halted_for_polling(&measured).unwrap_or(0.0);
+            ensure!(
+                halted <= MOST_HALTED,
+                "cannot measure the cost of a halt ({what}): KVM ended its poll before {} of the wakeups, as it does while another \
+                 task waits for the CPU; stop other programs",
+                dwell_report::percent(halted)
             );
         }
         let cost = cost(gap, &measured);
