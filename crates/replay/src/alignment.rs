@@ -61,7 +61,7 @@ const LONGEST: usize = 200;
 const NEAR_NS: i64 = 1_000_000;
 /// Episodes of one idler that are looked at, the first ones.
 const MOST: usize = 1 << 20;
-/// vCPUs of the host that may be those of the guest's busiest CPU, busiest first.
+/// CPUs of the guest of which the one with the most halts is compared, and vCPUs of the host that may be its, busiest first.
 const CANDIDATES: usize = 16;
 
 /// Shifts the clock of `guest` to that of `host`; `None` where their halts do not determine by how much, or the time of day of
@@ -93,8 +93,12 @@ fn aligned(
     vcpus: &[(usize, Vec<Halt>)],
     by_time_of_day_ns: i64,
 ) -> Result<Option<Alignment>, ReadError> {
-    let Some(&cpu) = busiest(guest).first() else { return Ok(None) };
-    let halts = halts(guest, &[cpu], true)?.remove(0);
+    let busiest = busiest(guest);
+    let each = busiest.iter().zip(halts(guest, &busiest, true)?);
+    // Of two CPUs that wait for each other, one may poll long enough for the other, and that one not.
+    let Some((&cpu, halts)) = each.min_by_key(|(_, halts)| std::cmp::Reverse(halts.len())) else {
+        return Ok(None);
+    };
     let found = vcpus.iter().filter_map(|(vcpu, episodes)| {
         let best = shift(&halts, episodes, by_time_of_day_ns)?;
         Some(Alignment {
