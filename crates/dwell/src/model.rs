@@ -230,7 +230,7 @@ impl Model {
     /// What is known of halts: given, or else measured on the machine of the recording.
     pub(crate) fn calibrated(&self) -> Calibrated {
         let (given, measured) = self.given_and_measured;
-        Calibrated { after_halt: given.or(measured), ipi: self.waker, by_host: None }
+        Calibrated { after_halt: given.or(measured), ipi: self.waker, ..Calibrated::default() }
     }
 
     /// The other end of what the latency may be, where it is not known.
@@ -328,8 +328,8 @@ impl Model {
         }
         notes.extend(self.added.map(|added| {
             format!(
-                "in this recording a halt adds at least {} of CPU time to the segment after it and to that of its waker: more than \
-                 --halt-cost {}, so that halts are counted as cheaper than they are",
+                "as recorded a halt takes at least {} of CPU time, that of its waker included: more than --halt-cost {}, so that \
+                 halts are counted as cheaper than they are",
                 dwell_report::duration(added.get() as f64),
                 dwell_report::duration(self.halt_cost.get() as f64)
             )
@@ -415,8 +415,7 @@ pub(crate) fn halt_cost_words(halt_cost_ns: u64, origin: Origin) -> String {
             format!("{cost}, halt_cost_ns of the driver dwell_idle; --halt-cost gives another")
         }
         Origin::Segments => format!(
-            "{cost}, what a halt adds at least to the segment after it and to that of its waker in this recording; --halt-cost gives \
-             another"
+            "{cost}, what a halt takes at least of the CPUs as recorded, its waker's included; --halt-cost gives another"
         ),
         Origin::Default => format!(
             "{cost}, the default, not measured; `dwell-lab calibrate` measures it, --halt-cost sets it"

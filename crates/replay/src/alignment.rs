@@ -9,8 +9,10 @@
 //! as well, and there is no answer. The clocks are taken to be equally fast for as long as the recordings
 //! last.
 
+use crate::causal::{Estimate, halt_latency};
+use dwell_policy::Nanos;
 use dwell_recording::accounting::{self, Outcome};
-use dwell_recording::{Chunk, Columns, ReadError, Reader, Segments};
+use dwell_recording::{Chunk, Columns, ReadError, Reader, Segments, TableReadError, Way};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -125,6 +127,16 @@ fn busiest(reader: &Reader) -> Vec<usize> {
     order
 }
 
+/// What a host's recording has of the cost of its guest's halts, each where it has enough of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HaltsByHost {
+    /// From the wakeup of a vCPU that halted to running on the host: the median.
+    pub latency: Option<Nanos>,
+    /// How much longer a halt takes the guest than the host's episode in it: the vCPU leaves the guest and comes back to it, which
+    /// takes CPU time. The lower end of the median's interval.
+    pub exit_and_entry: Option<Nanos>,
+}
+
 /// What a host has recorded of its guest's halts.
 #[derive(Clone, Debug)]
 pub struct HostPolls {
@@ -134,6 +146,8 @@ pub struct HostPolls {
     pub by_segment: Vec<Option<bool>>,
     /// Whether the host polls: through one of these halts or, where they are not known, for any of its busiest vCPUs.
     pub polls: bool,
+    /// What they cost.
+    pub halts: HaltsByHost,
 }
 
 /// Where a larger share of a guest's segments begins after a halt, the host's part in these must be known.
@@ -143,38 +157,43 @@ const FEW_HALTS: f64 = 0.05;
 /// where the guest's halts do not determine which are which.
 ///
 /// # Errors
-/// [`ReadError`].
+/// [`TableReadError`].
 pub fn host_polls(
     guest: &Reader,
     segments: &Segments,
     host: &Reader,
-) -> Result<Option<HostPolls>, ReadError> {
+) -> Result<Option<HostPolls>, TableReadError> {
     let halts = segments.rows.iter().filter(|row| row.halted == Some(true)).count() as f64;
     let vcpus = vcpus(host)?;
     let alignment = match by_time_of_day(guest, host) {
         Some(by_time_of_day_ns) => aligned(guest, host, &vcpus, by_time_of_day_ns)?,
         None => None,
     };
+    let latency = host.segments()?.as_ref().and_then(halt_latency);
     Ok(match alignment {
         Some(alignment) => {
-            let by_segment = polled_through(segments, &vcpus, &alignment);
+            let (by_segment, longer) = polled_through(segments, &vcpus, &alignment);
             let polls = by_segment.contains(&Some(true));
-            Some(HostPolls { alignment: Some(alignment), by_segment, polls })
+            let exit_and_entry = Estimate::of(longer).map(|of| Nanos(of.low_ns));
+            let halts = HaltsByHost { latency, exit_and_entry };
+            Some(HostPolls { alignment: Some(alignment), by_segment, polls, halts })
         }
         None if halts <= FEW_HALTS * segments.rows.len() as f64 => {
             let polls = vcpus.iter().flat_map(|(_, episodes)| episodes).any(|episode| episode.polled);
-            Some(HostPolls { alignment: None, by_segment: vec![None; segments.rows.len()], polls })
+            let halts = HaltsByHost { latency, exit_and_entry: None };
+            Some(HostPolls { alignment: None, by_segment: vec![None; segments.rows.len()], polls, halts })
         }
         None => None,
     })
 }
 
-/// For each segment what the vCPU did whose episodes are those of the segment's CPU.
+/// For each segment what the vCPU did whose episodes are those of the segment's CPU; and by how much the guest's halts, those
+/// without a poll of its own, are longer than these episodes \[ns\].
 fn polled_through(
     segments: &Segments,
     vcpus: &[(usize, Vec<Halt>)],
     alignment: &Alignment,
-) -> Vec<Option<bool>> {
+) -> (Vec<Option<bool>>, Vec<u64>) {
     // By CPU, the idle times by the host's clock, and the segments after them.
     let mut idle: BTreeMap<u32, (Vec<Halt>, Vec<usize>)> = BTreeMap::new();
     let mut ended = BTreeMap::new();
@@ -188,21 +207,26 @@ fn polled_through(
             places.push(place);
         }
     }
-    let mut by_host = vec![None; segments.rows.len()];
+    let (mut by_host, mut longer) = (vec![None; segments.rows.len()], vec![]);
     for (idle, places) in idle.values() {
-        let seen = vcpus.iter().map(|(_, episodes)| -> Vec<(usize, bool)> {
+        let seen = vcpus.iter().map(|(_, episodes)| -> Vec<(usize, bool, i64)> {
             let within = |episode: &Halt| {
                 let at = idle.partition_point(|halt| halt.end_ns < episode.end_ns);
-                idle.get(at).filter(|halt| halt.start_ns <= episode.start_ns)?;
-                Some((places[at], episode.polled))
+                let halt = idle.get(at).filter(|halt| halt.start_ns <= episode.start_ns)?;
+                Some((places[at], episode.polled, halt.length() - episode.length()))
             };
             episodes.iter().filter_map(within).collect()
         });
-        for (place, polled) in seen.max_by_key(Vec::len).into_iter().flatten() {
+        for (place, polled, longer_ns) in seen.max_by_key(Vec::len).into_iter().flatten() {
             by_host[place] = Some(polled);
+            let path = segments.rows[place].idle.filter(|path| path.way == Way::Halted);
+            longer.extend(path.map(|path| {
+                let longer_ns = u64::try_from(longer_ns).unwrap_or(0);
+                longer_ns.saturating_sub(u64::from(path.entry_ns)).saturating_sub(u64::from(path.exit_ns))
+            }));
         }
     }
-    by_host
+    (by_host, longer)
 }
 
 /// For each of these idlers when it halted, or, not `only_halts`, when it idled.
@@ -303,6 +327,7 @@ fn during(guest: &[Halt], host: &[Halt], shift: i64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_recording::{Cause, IdlePath, Segment};
     use proptest::prelude::*;
 
     /// Halts of these lengths with times between them.
@@ -341,6 +366,43 @@ mod tests {
                 prop_assert!((least..=most).all(|shift| within(&guest, &host, shift) == best));
             }
         }
+    }
+
+    /// A halt is longer than the host's episode in it by the way out of the guest and back; what was polled before is none of that.
+    #[test]
+    fn the_way_out_of_a_guest_and_back_is_what_the_host_does_not_see() {
+        let row = |place: u64, way: Way| Segment {
+            task: 0,
+            cpu: 0,
+            start_ns: 100_000 * place,
+            run_ns: 10_000,
+            cause: Cause::Unknown,
+            halted: Some(true),
+            idle: Some(IdlePath { entry_ns: 1_000, exit_ns: 2_000, way }),
+        };
+        let ways = [Way::Halted, Way::Halted, Way::PolledAndHalted, Way::Halted, Way::Halted];
+        let rows = (0..).zip(ways).map(|(place, way)| row(place, way)).collect();
+        let segments = Segments { tasks: vec!["task".to_owned()], rows, ..Segments::default() };
+        // In the first idle time, in the second until a poll of the host ends, and in the third; none in the fourth.
+        let episode = |start_ns, end_ns, polled| Halt { start_ns, end_ns, polled };
+        let episodes = [
+            episode(20_000, 80_000, false),
+            episode(121_000, 192_000, true),
+            episode(250_000, 280_000, false),
+        ];
+        let alignment = Alignment {
+            guest: "cpu0".to_owned(),
+            host: "vm/vcpu0".to_owned(),
+            shift_least_ns: -500,
+            shift_most_ns: 500,
+            shift_by_time_of_day_ns: 0,
+            host_episodes: 3,
+            within: 3,
+        };
+        let (by_segment, longer) = polled_through(&segments, &[(0, episodes.to_vec())], &alignment);
+        assert_eq!(by_segment, [None, Some(false), Some(true), Some(false), None]);
+        // 90 us between segments, 3 us of them beside the idle state.
+        assert_eq!(longer, [27_000, 57_000]);
     }
 
     #[test]

@@ -19,8 +19,7 @@ use dwell_replay::advice::{Conclusion, Goal, Worth};
 use dwell_replay::alignment::host_polls;
 use dwell_replay::calibration::Calibration;
 use dwell_replay::causal::{
-    self, Calibrated, Estimates, Judged, Predictor, Task, distinct, halt_latency, maximum, references,
-    with_maximum,
+    self, Calibrated, Estimates, Judged, Predictor, Task, distinct, maximum, references, with_maximum,
 };
 use dwell_replay::check::setting_of;
 use dwell_replay::{Rule, Values, WakeupLatency};
@@ -306,7 +305,7 @@ impl Pair<'_> {
         let (mut by_host, mut known) = (vec![], known.unwrap_or_default());
         if let Some(guest) = &of_guest {
             let polls = host_polls(guest, &segments, &reader)?.ok_or(LabError::NotAligned)?;
-            (by_host, known.by_host) = (polls.by_segment, reader.segments()?.as_ref().and_then(halt_latency));
+            (by_host, known.by_host) = (polls.by_segment, polls.halts);
         }
         Ok(Watched { per_s: did.per_s, segments, by_host, others, known })
     }

@@ -2,12 +2,12 @@
 
 use crate::model::{self, Model};
 use anyhow::{Context, ensure};
+use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Metadata, Reader, Segments};
-use dwell_replay::alignment::{Alignment, HostPolls, host_polls};
-use dwell_replay::causal::{Calibrated, External, Idled, Program, halt_latency};
+use dwell_replay::alignment::{Alignment, HaltsByHost, HostPolls, host_polls};
+use dwell_replay::causal::{Calibrated, External, Idled, Program};
 use dwell_replay::check::{CONTRADICTS, setting_of};
 use dwell_replay::{Rule, Versions};
 use dwell_report::{count, duration, percent};
@@ -47,9 +47,8 @@ pub(crate) struct Seen {
     polled_by_rule: usize,
     #[serde(skip)]
     pub(crate) by_host: Vec<Option<bool>>,
-    /// How much of the latency of a halt the host takes.
     #[serde(skip)]
-    halt_latency: Option<Nanos>,
+    costs: HaltsByHost,
 }
 
 impl Host {
@@ -79,7 +78,7 @@ impl Host {
                 self.file
             )
         })?;
-        let HostPolls { alignment, by_segment: by_host, polls } = polls;
+        let HostPolls { alignment, by_segment: by_host, polls, halts: costs } = polls;
         let halted = segments.rows.iter().zip(&by_host);
         let halts = halted.filter(|(row, seen)| row.halted == Some(true) || seen.is_some()).count();
         let (present, _) = model.present(guest.metadata());
@@ -94,7 +93,7 @@ impl Host {
             polled: by_host.iter().flatten().filter(|polled| **polled).count(),
             polled_by_rule: by_rule.filter(|(idled, _)| **idled == Some(Idled::HostPolled)).count(),
             by_host,
-            halt_latency: self.reader.segments()?.as_ref().and_then(halt_latency),
+            costs,
         };
         Ok(Above { segments, seen, present })
     }
@@ -116,7 +115,7 @@ pub(crate) struct Above {
 impl Above {
     /// What is known of the guest's halts from elsewhere.
     pub(crate) fn calibrated(&self, model: &Model) -> Calibrated {
-        Calibrated { by_host: self.seen.halt_latency, ..model.calibrated() }
+        Calibrated { by_host: self.seen.costs, ..model.calibrated() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::idling::{Halts, Idling};
 use super::{Constants, External, Idled, Program};
+use crate::alignment::HaltsByHost;
 use crate::calibration::HaltCosts;
 use crate::rule::{Rule, RuleError};
 use dwell_policy::{Layer, Nanos};
@@ -35,13 +36,17 @@ pub struct Calibrated {
     pub after_halt: Option<Nanos>,
     /// How much longer the waker runs where it ends a halt, as measured.
     pub ipi: Option<Nanos>,
-    /// Of a guest, how much of the latency of a halt its host takes to run the vCPU, where that was recorded.
-    pub by_host: Option<Nanos>,
+    /// Of a guest, what its host's recording has of its halts.
+    pub by_host: HaltsByHost,
 }
 
 impl From<&HaltCosts> for Calibrated {
     fn from(measured: &HaltCosts) -> Calibrated {
-        Calibrated { after_halt: measured.halt_latency(), ipi: measured.halt_waker(), by_host: None }
+        Calibrated {
+            after_halt: measured.halt_latency(),
+            ipi: measured.halt_waker(),
+            by_host: HaltsByHost::default(),
+        }
     }
 }
 
@@ -56,7 +61,7 @@ impl Estimate {
     }
 
     /// The median and its interval by order statistics; `None` of too few values.
-    pub(super) fn of(mut values: Vec<u64>) -> Option<Estimate> {
+    pub(crate) fn of(mut values: Vec<u64>) -> Option<Estimate> {
         values.sort_unstable();
         let count = values.len();
         // The normal approximation of the binomial distribution: 1.96 standard deviations are 0.98 roots of the count.
@@ -124,6 +129,16 @@ fn of_host_poll(after_halt: Estimate, by_host: Option<Nanos>) -> Estimate {
     Estimate { seen, ..Estimate::assumed(ns, ns / 2, (ns * 2).min(after_halt.high_ns)) }
 }
 
+/// What an interrupt costs a waker whose host was recorded: it leaves the guest, and the vCPU that it wakes comes back to it, which
+/// is all that a wakeup takes through which the host polls; for the way back, half of what a halt takes out and back is left
+/// out. It is the lower end: 16 us where 17 to 21 us were seen (`dwell-lab pingpong --predict --layers`, 30 November 2026).
+/// `None` where it is not known how long such a wakeup takes.
+fn of_waker(after_host_poll: Estimate, exit_and_entry: Nanos) -> Option<Estimate> {
+    let ns = after_host_poll.ns.saturating_sub(exit_and_entry.get() / 2);
+    let estimate = Estimate { ns, low_ns: ns, high_ns: ns.saturating_mul(3) / 2, ..after_host_poll };
+    (after_host_poll.seen > 0).then_some(estimate)
+}
+
 /// The same of vCPUs, as their host sees them: what those of the lab had on the same machine under 200 us, which shows both
 /// polls and halts (`dwell-lab pingpong --predict --format json`, 27 November 2026).
 const ASSUMED_OF_VCPUS: Estimates = Estimates {
@@ -187,13 +202,14 @@ impl Estimates {
         let host_polls = [&each[0].late.host_polls[..], &each[0].external.host_polls].concat();
         let after_host_poll = match present {
             Rule::Stacked { .. } => {
-                Estimate::of(host_polls).unwrap_or_else(|| of_host_poll(after_halt, known.by_host))
+                Estimate::of(host_polls).unwrap_or_else(|| of_host_poll(after_halt, known.by_host.latency))
             }
             _ => assumed_of.after_host_poll,
         };
         let ipi = of_halts(&after_waking, After::Poll)
             .map(|by| pooled(by.added))
             .or_else(|| of_halts(&after_waking, After::NoState).map(AddedByHalts::interrupt))
+            .or_else(|| of_waker(after_host_poll, known.by_host.exit_and_entry?))
             .unwrap_or(ipi);
         // Long segments have more to lose, without the interrupts that they send: of a server in Python it was 32 us, of fio 6.
         let runs = each.swap_remove(0).runs.into_iter();
@@ -381,7 +397,7 @@ fn of_halts(lengths: &Lengths<'_>, other: After) -> Option<AddedByHalts> {
 }
 
 /// The median latency of the halts of a recording, from what woke them; `None` where it has hardly any.
-pub fn halt_latency(segments: &Segments) -> Option<Nanos> {
+pub(crate) fn halt_latency(segments: &Segments) -> Option<Nanos> {
     let halts = segments.rows.iter().filter(|row| row.halted == Some(true));
     let late = halts.filter_map(|row| row.start_ns.checked_sub(segments.woken_ns(row)?));
     Some(Nanos(Estimate::of(late.collect())?.ns))

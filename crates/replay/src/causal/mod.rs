@@ -29,7 +29,8 @@ mod tests;
 
 pub use advise::{AdviceByWork, RowByWork, STEPS, Task, advise, distinct, rows};
 pub use constants::{Constants, External};
-pub use estimates::{Calibrated, Estimate, Estimates, halt_latency};
+pub(crate) use estimates::halt_latency;
+pub use estimates::{Calibrated, Estimate, Estimates};
 pub use predict::{Judged, Other, OtherWork, Predictor, Range, Work};
 pub use program::Program;
 pub use space::{maximum, references, with_maximum};

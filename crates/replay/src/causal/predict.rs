@@ -127,6 +127,7 @@ pub struct Predictor {
     kinds: [External; 2],
     /// The other recording's work, predicted from this one.
     pub other: Option<OtherWork>,
+    exit_and_entry: Option<Nanos>,
 }
 
 /// A recording of the same load under another setting, for what one setting cannot show.
@@ -230,6 +231,7 @@ impl Predictor {
             own_error: f64::NAN,
             kinds: [External::ByTask, External::ByTaskElseRelative],
             other: None,
+            exit_and_entry: known.by_host.exit_and_entry,
         };
         for windows in [Windows::Full, Windows::Zero] {
             let variant = predictor.middle(External::ByTask, windows);
@@ -283,13 +285,14 @@ impl Predictor {
         Ok(())
     }
 
-    /// What a halt adds at least to segments in CPU time, as far as the recording shows it: to the one that it begins, and to
-    /// the waker's where a task of another CPU wakes.
+    /// What a halt takes at least in CPU time, as far as the recordings show it: it makes the segment longer that it begins, and
+    /// the waker's where a task of another CPU wakes; and a vCPU leaves the guest and comes back to it.
     pub fn added_by_halt(&self) -> Nanos {
         let CauseShares { segments, coupled, .. } = self.judging.segments.shares();
         let Estimates { longer_segment, ipi, .. } = self.estimates;
         let [longer_ns, ipi_ns] = [longer_segment, ipi].map(|of| if of.seen > 0 { of.low_ns } else { 0 });
-        Nanos(longer_ns.saturating_add(ipi_ns.saturating_mul(coupled) / segments.max(1)))
+        let own_ns = longer_ns.saturating_add(self.exit_and_entry.map_or(0, Nanos::get));
+        Nanos(own_ns.saturating_add(ipi_ns.saturating_mul(coupled) / segments.max(1)))
     }
 
     /// The leading tasks, whose segments are the units of work: indices into the recording's.

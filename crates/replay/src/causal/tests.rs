@@ -3,6 +3,7 @@
 use super::idling::{Around, Idling};
 use super::*;
 use crate::Memory;
+use crate::alignment::HaltsByHost;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Any, Layer, Nanos, Outcome as Observed, Policy};
@@ -614,7 +615,7 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     let known = Calibrated {
         after_halt: Some(Nanos(constants.after_halt)),
         ipi: Some(Nanos(constants.ipi)),
-        by_host: None,
+        ..Calibrated::default()
     };
     let calibrated =
         Predictor::new(&ping_pong(5_000, 1_800, 500), &Rule::ALWAYS, &[], known, None).unwrap().unwrap();
@@ -816,31 +817,43 @@ fn a_seldom_halt_is_no_estimate_of_many() {
     assert_eq!(after_halt(Some(20_000)), ([20_000, 10_000, 40_000], false, true));
 }
 
-/// Where the host polls, a wakeup takes as long as a halt without what the host takes to run the vCPU.
+/// Where the host polls, a wakeup takes as long as a halt without what the host takes to run the vCPU. The waker's part of that,
+/// and the way out of the guest and back, are CPU time that each halt costs.
 #[test]
 fn what_a_host_takes_of_a_halt_is_known_from_its_recording() {
     let mut recorded = ping_pong(5_000, 20_000, 2_000);
     recorded.rows.iter_mut().for_each(|row| row.halted = Some(true));
     assert_eq!(halt_latency(&recorded), Some(Nanos(20_000)));
-    let after_host_poll = |by_host: Option<u64>| {
-        let known = Calibrated { by_host: by_host.map(Nanos), ..Calibrated::default() };
+    let of = |latency: Option<u64>, exit_and_entry: Option<u64>| {
+        let by_host = HaltsByHost { latency: latency.map(Nanos), exit_and_entry: exit_and_entry.map(Nanos) };
+        let known = Calibrated { by_host, ..Calibrated::default() };
         let predictor = Predictor::new(&recorded, &stacked(0, 0), &[], known, None).unwrap().unwrap();
-        let found = predictor.estimates.after_host_poll;
-        ([found.ns, found.low_ns, found.high_ns], found.seen > 0)
+        let Estimates { after_host_poll, ipi, .. } = predictor.estimates;
+        (
+            [after_host_poll, ipi].map(|of| (of.seen > 0, [of.ns, of.low_ns, of.high_ns])),
+            predictor.added_by_halt(),
+        )
     };
-    assert_eq!(after_host_poll(None), ([9_000, 4_500, 18_000], false));
-    assert_eq!(after_host_poll(Some(8_000)), ([12_000, 6_000, 20_000], true));
+    let assumed = (false, [5_000, 0, 20_000]);
+    assert_eq!(of(None, None), ([(false, [9_000, 4_500, 18_000]), assumed], Nanos(0)));
+    assert_eq!(of(Some(8_000), None), ([(true, [12_000, 6_000, 20_000]), assumed], Nanos(0)));
     // No less than a poll that only the host sees.
-    assert_eq!(after_host_poll(Some(21_000)), ([1_000, 500, 2_000], true));
+    assert_eq!(of(Some(21_000), None), ([(true, [1_000, 500, 2_000]), assumed], Nanos(0)));
+    // 12 us without half of 8 are the waker's, and all segments but one have one.
+    let waker = (true, [8_000, 8_000, 12_000]);
+    assert_eq!(of(Some(8_000), Some(8_000)), ([(true, [12_000, 6_000, 20_000]), waker], Nanos(15_996)));
+    // Where the waker's part is not known, the way out and back is.
+    assert_eq!(of(None, Some(8_000)), ([(false, [9_000, 4_500, 18_000]), assumed], Nanos(8_000)));
 }
 
-/// The setting of least cost, where a halt costs 20 us.
+/// The setting of least cost, where a halt costs 20 us, or what it is seen to cost.
 fn least_cost(recorded: &Segments, present: Rule, known: Calibrated) -> AdviceByWork {
+    let predictor = Predictor::new(recorded, &present, &[], known, None).unwrap().unwrap();
     let task = Task {
-        predictor: &Predictor::new(recorded, &present, &[], known, None).unwrap().unwrap(),
+        predictor: &predictor,
         present,
         goal: crate::advice::Goal::LeastCost,
-        halt_cost: Nanos(20_000),
+        halt_cost: Nanos(20_000).max(predictor.added_by_halt()),
         wakeup_latency: &crate::WakeupLatency::constant(Nanos(20_000)),
         worth_a_change: crate::advice::Worth::default(),
         progress: &|| (),
@@ -873,7 +886,7 @@ fn nothing_is_advised_that_is_slower_and_takes_no_less_cpu_time() {
     let recorded = ping_pong(60_000, 1_800, 1_500);
     let advised = |interrupt_ns: u64| {
         let ipi = Some(Nanos(interrupt_ns));
-        let known = Calibrated { after_halt: Some(Nanos(20_000)), ipi, by_host: None };
+        let known = Calibrated { after_halt: Some(Nanos(20_000)), ipi, ..Calibrated::default() };
         let advice = least_cost(&recorded, haltpoll(200_000), known);
         (advice.verdict, advice.gain.unwrap().share.low > 0.0)
     };

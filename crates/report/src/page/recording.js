@@ -24,7 +24,7 @@ const haltCostWords = (tune) =>
       measured_own_cpu: ', measured by dwell-lab calibrate: halts of the system\'s own CPUs, between two threads',
       measured_vcpu: ', measured by dwell-lab calibrate: halts of a vCPU of the machine\'s KVM',
       recorded: ', halt_cost_ns of the driver dwell_idle',
-      segments: ', what a halt adds at least to the segment after it and to that of its waker',
+      segments: ', what a halt takes at least of the CPUs, its waker\'s included',
       default: ', the default, not measured; dwell-lab calibrate measures it, --halt-cost sets it',
     }[tune.halt_cost_origin] || ''
   }`;
