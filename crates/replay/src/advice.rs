@@ -115,12 +115,12 @@ pub enum Conclusion {
 }
 
 impl Conclusion {
-    /// Of a candidate, by whether it and the present setting keep the goal's limit, and by its gain; `is_best`: whether it is
-    /// also better than others that it is compared with.
+    /// Of a candidate, by whether it and the present setting keep the goal's limit, and by its gain; `is_sure`: whether it is
+    /// beyond noise, also in comparison with others.
     pub(crate) fn of(
         [present_meets, meets]: [bool; 2],
         gain: &Gain,
-        is_best: impl FnOnce() -> bool,
+        is_sure: impl FnOnce() -> bool,
         worth: Worth,
     ) -> Conclusion {
         match () {
@@ -128,7 +128,7 @@ impl Conclusion {
             // The present setting breaks the limit: that the other keeps it is the gain.
             () if !present_meets => Conclusion::Change,
             () if gain.share.high < 0.0 => Conclusion::Loss,
-            () if gain.share.low <= 0.0 || !is_best() => Conclusion::WithinNoise,
+            () if !is_sure() => Conclusion::WithinNoise,
             () if !worth.is_reached_by(gain) => Conclusion::TooSmall,
             () => Conclusion::Change,
         }

@@ -195,7 +195,10 @@ pub fn tune(task: &Task<'_>) -> Result<Advice, TuneError> {
     let by_idle_times = match chosen {
         None => Conclusion::Unattainable,
         Some(setting) if setting == task.present => Conclusion::AlreadyBest,
-        Some(_) => Conclusion::of([2, of_idle_times].map(meets), &gain, || true, task.worth_a_change),
+        Some(_) => {
+            let is_sure = || gain.share.low > 0.0;
+            Conclusion::of([2, of_idle_times].map(meets), &gain, is_sure, task.worth_a_change)
+        }
     };
     let verdict = task.decided.map_or(by_idle_times, |decided| decided.verdict);
     let by_idle_times = chosen.filter(|_| by_idle_times.is_change());

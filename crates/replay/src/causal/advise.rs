@@ -297,11 +297,22 @@ impl Judge<'_> {
         if rule == 0 {
             return Conclusion::AlreadyBest;
         }
-        let mut others = self.references.iter().filter(|other| **other != rule && self.meets(**other));
-        let is_best = || !others.any(|other| self.over(rule, *other).high > 1.0);
-        let meets = [0, rule].map(|rule| self.meets(rule));
-        let verdict = Conclusion::of(meets, &self.gain(rule), is_best, self.task.worth_a_change);
+        let others = || self.references.iter().filter(|other| **other != rule && self.meets(**other));
+        let is_best = || others().all(|other| self.over(rule, *other).high <= 1.0);
+        let is_worst = || others().any(|other| self.over(rule, *other).low > 1.0);
+        let (meets, gain) = ([0, rule].map(|rule| self.meets(rule)), self.gain(rule));
+        let is_sure = || (gain.share.low > 0.0 && is_best()) || (self.is_faster(rule, &gain) && !is_worst());
+        let verdict = Conclusion::of(meets, &gain, is_sure, self.task.worth_a_change);
         if verdict.is_change() && self.is_only_slower(rule) { Conclusion::Slower } else { verdict }
+    }
+
+    /// Whether more work is done than under the present setting, beyond doubt, and in the middle at less CPU time for a unit of
+    /// it, where CPU time is the goal.
+    fn is_faster(&self, rule: usize, gain: &Gain) -> bool {
+        self.task.goal == Goal::LeastCost
+            && gain.share.value > 0.0
+            && self.judged.over_present(rule, |of| of.work_per_s().unwrap_or(0.0)).low > 1.0
+            && self.judged.over_present(rule, |of| of.cpu_per_work(self.task.halt_cost)).middle < 1.0
     }
 
     /// Whether less work is done than under the present setting, and a unit of it takes no less CPU time, where CPU time is

@@ -895,6 +895,32 @@ fn nothing_is_advised_that_is_slower_and_takes_no_less_cpu_time() {
     assert_eq!(advised(60_000), (crate::advice::Conclusion::Slower, true));
 }
 
+/// Where a unit of work costs less in the middle and its range does not say so, a setting is advised with which more work is done
+/// beyond doubt.
+#[test]
+fn a_setting_that_does_more_work_is_advised_where_its_cost_is_less_in_the_middle() {
+    let mut recorded = ping_pong(0, 0, 1_500);
+    let (mut ended_ns, mut before_ns) = (0, 0);
+    for (number, row) in (0..).zip(&mut recorded.rows) {
+        (row.start_ns, row.run_ns, row.halted) =
+            (ended_ns + 40_000, 14_000 + number * 7_919 % 70_000, Some(true));
+        if let Cause::Task { offset_ns, .. } = &mut row.cause {
+            *offset_ns = before_ns;
+        }
+        (ended_ns, before_ns) = (row.end_ns(), row.run_ns);
+    }
+    let advised = |exit_and_entry: Option<Nanos>| {
+        let by_host = HaltsByHost { latency: Some(Nanos(12_000)), exit_and_entry };
+        least_cost(&recorded, stacked(0, 0), Calibrated { by_host, ..Calibrated::default() })
+    };
+    // Polls for 49 us in the middle in place of halts at 20 us, and at 53 us.
+    assert!(!advised(None).verdict.is_change());
+    let advice = advised(Some(Nanos(50_000)));
+    let (gain, work) = (advice.gain.unwrap().share, advice.row(&advice.chosen.unwrap()).unwrap().work);
+    assert!(advice.verdict.is_change() && work.speed.low > 1.0, "{work:?}");
+    assert!(gain.low < 0.0 && gain.value > 0.05, "{gain:?}");
+}
+
 /// Sleeps of one length follow a task's own segments however long those are; ticks of a clock do not.
 #[test]
 fn sleeps_are_told_from_ticks() {
