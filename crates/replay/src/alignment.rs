@@ -9,8 +9,10 @@
 //! as well, and there is no answer. The clocks are taken to be equally fast for as long as the recordings
 //! last.
 
-use crate::causal::{Estimate, halt_latency};
-use dwell_policy::Nanos;
+use crate::causal::{Estimate, halt_latency, maximum};
+use crate::check::setting_of;
+use crate::versions::Versions;
+use dwell_policy::{Layer, Nanos};
 use dwell_recording::accounting::{self, Outcome};
 use dwell_recording::{Chunk, Columns, ReadError, Reader, Segments, TableReadError, Way};
 use serde::Serialize;
@@ -172,7 +174,11 @@ pub fn host_polls(
     let latency = host.segments()?.as_ref().and_then(halt_latency);
     Ok(match alignment {
         Some(alignment) => {
-            let (by_segment, longer) = polled_through(segments, &vcpus, &alignment);
+            let metadata = guest.metadata();
+            let version = Versions::of_recording(metadata).of(Layer::Guest);
+            let setting = setting_of(Layer::Guest, version, &metadata.settings);
+            let guest_polls = setting.is_some_and(|setting| maximum(&setting) > 0);
+            let (by_segment, longer) = polled_through(segments, guest_polls, &vcpus, &alignment);
             let polls = by_segment.contains(&Some(true));
             let exit_and_entry = Estimate::of(longer).map(|of| Nanos(of.low_ns));
             let halts = HaltsByHost { latency, exit_and_entry };
@@ -188,9 +194,10 @@ pub fn host_polls(
 }
 
 /// For each segment what the vCPU did whose episodes are those of the segment's CPU; and by how much the guest's halts, those
-/// without a poll of its own, are longer than these episodes \[ns\].
+/// without a poll of its own, are longer than these episodes \[ns\]. `guest_polls`: whether its setting polls.
 fn polled_through(
     segments: &Segments,
+    guest_polls: bool,
     vcpus: &[(usize, Vec<Halt>)],
     alignment: &Alignment,
 ) -> (Vec<Option<bool>>, Vec<u64>) {
@@ -219,11 +226,13 @@ fn polled_through(
         });
         for (place, polled, longer_ns) in seen.max_by_key(Vec::len).into_iter().flatten() {
             by_host[place] = Some(polled);
-            let path = segments.rows[place].idle.filter(|path| path.way == Way::Halted);
-            longer.extend(path.map(|path| {
-                let longer_ns = u64::try_from(longer_ns).unwrap_or(0);
-                longer_ns.saturating_sub(u64::from(path.entry_ns)).saturating_sub(u64::from(path.exit_ns))
-            }));
+            let row = &segments.rows[place];
+            let around_ns = match row.idle {
+                Some(path) if path.way == Way::Halted => u64::from(path.entry_ns) + u64::from(path.exit_ns),
+                None if !guest_polls && row.halted == Some(true) => 0,
+                _ => continue,
+            };
+            longer.push(u64::try_from(longer_ns).unwrap_or(0).saturating_sub(around_ns));
         }
     }
     (by_host, longer)
@@ -371,16 +380,17 @@ mod tests {
     /// A halt is longer than the host's episode in it by the way out of the guest and back; what was polled before is none of that.
     #[test]
     fn the_way_out_of_a_guest_and_back_is_what_the_host_does_not_see() {
-        let row = |place: u64, way: Way| Segment {
+        let row = |place: u64, way: Option<Way>| Segment {
             task: 0,
             cpu: 0,
             start_ns: 100_000 * place,
             run_ns: 10_000,
             cause: Cause::Unknown,
             halted: Some(true),
-            idle: Some(IdlePath { entry_ns: 1_000, exit_ns: 2_000, way }),
+            idle: way.map(|way| IdlePath { entry_ns: 1_000, exit_ns: 2_000, way }),
         };
-        let ways = [Way::Halted, Way::Halted, Way::PolledAndHalted, Way::Halted, Way::Halted];
+        let ways =
+            [Some(Way::Halted), Some(Way::Halted), Some(Way::PolledAndHalted), None, Some(Way::Halted)];
         let rows = (0..).zip(ways).map(|(place, way)| row(place, way)).collect();
         let segments = Segments { tasks: vec!["task".to_owned()], rows, ..Segments::default() };
         // In the first idle time, in the second until a poll of the host ends, and in the third; none in the fourth.
@@ -399,10 +409,14 @@ mod tests {
             host_episodes: 3,
             within: 3,
         };
-        let (by_segment, longer) = polled_through(&segments, &[(0, episodes.to_vec())], &alignment);
-        assert_eq!(by_segment, [None, Some(false), Some(true), Some(false), None]);
-        // 90 us between segments, 3 us of them beside the idle state.
-        assert_eq!(longer, [27_000, 57_000]);
+        let vcpus = [(0, episodes.to_vec())];
+        let longer = |polls: bool| {
+            let (by_segment, longer) = polled_through(&segments, polls, &vcpus, &alignment);
+            assert_eq!(by_segment, [None, Some(false), Some(true), Some(false), None]);
+            longer
+        };
+        // 90 us between segments, 3 us of them beside the idle state. How the guest idled in the third is known by its setting only.
+        assert_eq!((longer(true), longer(false)), (vec![27_000], vec![27_000, 60_000]));
     }
 
     #[test]

@@ -52,8 +52,6 @@ pub(super) fn recording(
         owner: Layer::Guest.into(),
         values: values.collect(),
     });
-    // That of any other maximum is not known of a halt.
-    let window_ns = (setting.get("guest_halt_poll_ns") == Some(0)).then_some(0);
     let mut writer = Writer::new(vec![], metadata, Packing::default())?;
     for (cpu, player) in players.iter().enumerate() {
         let name = format!("cpu{cpu}");
@@ -62,7 +60,6 @@ pub(super) fn recording(
             let halted = Some(did.halted);
             writer.push(&Episode {
                 halted,
-                window_ns,
                 ..Episode::new(&*name, waited_ns, woke_ns.saturating_sub(waited_ns))
             })?;
         }
