@@ -1,6 +1,7 @@
 //! Knobs in the forms in which people write them elsewhere.
 
 use crate::knob::{Knob, Module};
+use dwell_policy::Layer;
 
 /// A parameter with the name of another module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,12 +23,15 @@ pub enum OtherModule {
 }
 
 /// Words such as `kvm.halt_poll_ns=0`, `/sys/module/kvm/parameters/halt_poll_ns=0`, `options kvm halt_poll_ns=0`, `echo 0 >
-/// /sys/...` or, of `virsh domstats`, `iothread.1.poll-max-ns=0` as `NAME=VALUE`; what has none of these forms stays as it
-/// is.
+/// /sys/...`, of `virsh domstats` `iothread.1.poll-max-ns=0`, and those of an I/O thread as `NAME=VALUE`; what has
+/// none of these forms stays as it is.
 ///
 /// # Errors
 /// [`OtherModule`] for a parameter with the name of another module.
 pub fn plain(words: &[String]) -> Result<Vec<String>, OtherModule> {
+    if let Some(properties) = of_iothread(&words.join(" ")) {
+        return Ok(properties);
+    }
     let words: Vec<&str> = words.iter().flat_map(|word| word.split_ascii_whitespace()).collect();
     match words.as_slice() {
         ["echo", value, ">", path] => Ok(vec![one(&format!("{path}={value}"), None)?]),
@@ -36,6 +40,30 @@ pub fn plain(words: &[String]) -> Result<Vec<String>, OtherModule> {
         }
         all => all.iter().map(|word| one(word, None)).collect(),
     }
+}
+
+/// The properties in libvirt's `<poll max='32768'/>`, QEMU's `iothread,id=a,poll-max-ns=32768`, also in JSON, and
+/// `virsh iothreadset vm 1 --poll-max-ns 32768`.
+fn of_iothread(text: &str) -> Option<Vec<String>> {
+    let forms = ["<poll ", "iothread,", "\"iothread\"", "virsh iothread"];
+    if !forms.iter().any(|form| text.contains(form)) {
+        return None;
+    }
+    let is_between = |c: char| c.is_whitespace() || "<>{}\"'/,=:".contains(c);
+    let words: Vec<&str> = text.split(is_between).filter(|word| !word.is_empty()).collect();
+    let property = |pair: &[&str]| {
+        let &[name, value] = pair else { return None };
+        let name = match name.trim_start_matches('-') {
+            "max" => "poll-max-ns",
+            "grow" => "poll-grow",
+            "shrink" => "poll-shrink",
+            name => name,
+        };
+        let knob = Knob::of(Layer::Iothread, name)?;
+        Some(format!("{}={value}", knob.param.name))
+    };
+    let properties: Vec<String> = words.windows(2).filter_map(property).collect();
+    (!properties.is_empty()).then_some(properties)
 }
 
 fn one(word: &str, module: Option<&str>) -> Result<String, OtherModule> {
@@ -85,6 +113,14 @@ mod tests {
             "halt_poll_ns=0 halt_poll_ns_grow=2"
         );
         assert_eq!(plain("iothread.1.poll-max-ns=0 iothread1.poll-grow=2"), "poll-max-ns=0 poll-grow=2");
+        for text in [
+            "<iothread id='1'><poll max='0' grow='2'/></iothread>",
+            "iothread,id=a,poll-max-ns=0,poll-grow=2",
+            r#"{"qom-type":"iothread","id":"a","poll-max-ns":0,"poll-grow":2}"#,
+            "virsh iothreadset vm 1 --poll-max-ns 0 --poll-grow 2",
+        ] {
+            assert_eq!(plain(text), "poll-max-ns=0 poll-grow=2", "{text}");
+        }
         assert_eq!(plain("what=ever"), "what=ever");
     }
 
