@@ -378,6 +378,21 @@ pub static TABLE: &[Row] = &[
         remedy: "remove it if haltpoll is wanted",
     },
     Row {
+        code: "governor-not-there",
+        severity: Warning,
+        when: |facts| {
+            let (asked, there) = (facts.kernel.argument("cpuidle.governor"), &facts.guest.cpuidle);
+            let is_there = |name: &&str| there.governors.iter().any(|of| of.eq_ignore_ascii_case(name));
+            let lacks = |name: &&str| !there.governors.is_empty() && !is_there(name);
+            each(asked.filter(lacks).zip(there.governor.as_ref()), |(asked, governor)| {
+                [("asked", json!(asked)), ("governor", json!(governor))]
+            })
+        },
+        what: "cpuidle.governor={asked} on the kernel's command line has no effect: {governor} is in use",
+        why: "this kernel has no such governor here; haltpoll is one only in a guest of KVM",
+        remedy: "remove it",
+    },
+    Row {
         code: "haltpoll-other-driver",
         severity: Note,
         when: |facts| {

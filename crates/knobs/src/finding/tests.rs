@@ -293,6 +293,10 @@ fn a_governor_that_this_kernel_does_not_have_is_not_proposed() {
     assert_eq!(codes(&machine), ["no-haltpoll-governor"]);
     let text = text(&machine, "no-haltpoll-governor");
     assert!(text.contains("it has ladder, menu only") && !text.contains("echo haltpoll"), "{text}");
+    machine.set("/proc/cmdline", "quiet cpuidle.governor=haltpoll");
+    assert_eq!(codes(&machine), ["governor-not-there", "no-haltpoll-governor"]);
+    machine.set("/proc/cmdline", "quiet cpuidle.governor=Menu");
+    assert_eq!(codes(&machine), ["no-haltpoll-governor"]);
 }
 
 #[test]
