@@ -32,7 +32,8 @@ pub enum DomstatsError {
     /// There are no counters of halts.
     #[error(
         "no domain with counters of halts (`vcpu.N.halt_exits.sum`); `virsh domstats --vcpu` prints them with Linux 5.14 \
-         and libvirt 8.10 or later"
+         and libvirt 8.10 or later; files of QMP, debugfs and kvm_stat are not compared: on the host `dwell bound` reads \
+         these counters itself"
     )]
     NoCounters,
     /// Counters of each domain decrease from one text to the other.
@@ -238,6 +239,9 @@ mod tests {
     #[test]
     fn what_is_no_reading_is_refused() {
         assert_eq!(Domstats::parse(""), Err(DomstatsError::NoCounters));
+        let of_debugfs =
+            Domstats::parse("/sys/kernel/debug/kvm/7-9/vcpu0/halt_attempted_poll:5\n").unwrap_err();
+        assert!(of_debugfs.to_string().contains("on the host `dwell bound` reads these counters itself"));
         assert_eq!(Domstats::parse("Domain: 'a'\n  vcpu.0.time=5\n"), Err(DomstatsError::NoCounters));
         assert_eq!(Domstats::parse("vcpu.0.halt_exits.sum=x\n"), Err(DomstatsError::Number { line: 1 }));
     }
