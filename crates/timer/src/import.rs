@@ -47,6 +47,13 @@ fn how_to_record(summary: &ImportSummary) -> &'static str {
     }
 }
 
+/// The tracepoints that timers are made of and that the text does not have.
+fn missing(summary: &ImportSummary) -> Vec<String> {
+    let names = || summary.used.keys().chain(summary.ignored.keys());
+    let is_there = |kind| names().any(|name| TracepointKind::from_name(name) == Some(kind));
+    REQUIRED.into_iter().filter(|&kind| !is_there(kind)).map(|kind| kind.to_string()).collect()
+}
+
 /// The events of a text on their way to timers and exits.
 struct Timers<'a, W: Write + Send> {
     pairing: TimerPairing,
@@ -123,9 +130,8 @@ impl<W: Write + Send> Timers<'_, W> {
         }
         let exits = |reason: &str| self.reasons.has(reason);
         let shown = || exits("WFx").then_some(Arch::Arm64).or(exits("Wait state").then_some(Arch::S390x));
-        if let Some(arch) = reader.arch().or_else(shown)
-            && let Some(why) = arch.lacks(Owner::Timer)
-        {
+        let other = reader.arch().or_else(shown).and_then(|arch| Some((arch, arch.lacks(Owner::Timer)?)));
+        if let Some((arch, why)) = other {
             let note =
                 format!("the trace is of {}, and {why}: no timer of its guests is counted", arch.name());
             reader.summary.note(metadata, note);
@@ -138,6 +144,15 @@ impl<W: Write + Send> Timers<'_, W> {
             let note = format!(
                 "{hyperv} Hyper-V timers (kvm_hv_stimer_start_*), as Windows guests use them, are in the trace; neither they \
                  nor their exits are counted as timers"
+            );
+            reader.summary.note(metadata, note);
+        }
+        let missing = missing(&reader.summary);
+        if !missing.is_empty() && other.is_none() && hyperv == 0 {
+            let note = format!(
+                "the text has no {}, of which timers are made as well: timers and their exits are too few; {}",
+                missing.join(", "),
+                how_to_record(&reader.summary)
             );
             reader.summary.note(metadata, note);
         }

@@ -70,6 +70,19 @@ fn exits_of_amd_have_two_names() {
     assert!(summary.notes[0].starts_with("3 exits are by an interrupt"), "{:?}", summary.notes);
 }
 
+/// Each of these changes what is counted, without another sign of it.
+#[test]
+fn a_text_without_some_of_the_tracepoints_of_timers_says_so() {
+    let text = String::from_utf8_lossy(file!("06-reference-with-guest-code.txt"));
+    for name in ["kvm:kvm_hv_timer_state", "kvm:kvm_msr", "timer:hrtimer_start", "timer:hrtimer_expire_entry"]
+    {
+        let without: String =
+            text.split_inclusive('\n').filter(|line| !line.contains(&format!(" {name}: "))).collect();
+        let notes = timers(without.as_bytes()).0.notes;
+        assert!(notes[0].starts_with(&format!("the text has no {name}, of which timers")), "{notes:?}");
+    }
+}
+
 #[test]
 fn case_06_interrupts_that_perf_left_out_are_missed() {
     let (summary, reader) = timers(file!("06-reference-with-guest-code.txt"));

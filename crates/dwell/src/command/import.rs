@@ -183,15 +183,22 @@ const SOURCES: [Named<GuestSource>; 3] = [
     ("switch", "Context switches to and from the idle task, as perf records them", GuestSource::Switch),
 ];
 
+/// What the text is, if any importer reads it.
+pub(in crate::command) fn recognise(input: &mut import::Input<'_>) -> anyhow::Result<import::Format> {
+    match import::recognise(input)? {
+        import::Format::Foreign(foreign) => bail!("{}: {}", input.name(), foreign.words()),
+        format => Ok(format),
+    }
+}
+
 pub(crate) fn run(args: Args) -> Outcome {
     let mut input = open(&args.common.file, args.convert, false)?;
     let kind = match args.kind {
         Some(kind) => kind,
-        None => match import::recognise(&mut input)? {
-            import::Format::Events => Kind::Perf,
+        None => match recognise(&mut input)? {
             import::Format::Qemu => Kind::Qemu,
             import::Format::Csv => Kind::Csv,
-            import::Format::Foreign(foreign) => bail!("{}: {}", input.name(), foreign.words()),
+            _ => Kind::Perf,
         },
     };
     args.are_for(kind, input.name())?;

@@ -463,6 +463,10 @@ fn exits_are_laid_out_as_perf_does() {
     assert!(table.contains(row), "{table}");
     assert!(table.contains("Total Samples:1, Total events handled time:10.00us."), "{table}");
     refused_in_one_line(&["timer", "exits", &folder.write("none.txt", b"nothing here\n")]);
+    let table = folder.write("table.txt", b"Analyze events for all VMs, all VCPUs:\n");
+    for args in [&["timer", "exits", &table][..], &["timer", "import", &table, "-o", "none.parquet"]] {
+        assert!(refused_in_one_line(args).contains("is a table of `perf kvm stat report`"));
+    }
 }
 
 #[test]

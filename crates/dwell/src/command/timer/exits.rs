@@ -1,5 +1,6 @@
 //! `dwell timer exits`
 
+use crate::command::import::recognise;
 use crate::failure::{Answer, Outcome};
 use crate::input::is_parquet;
 use crate::output::{self, Format, FormatArg};
@@ -47,7 +48,9 @@ pub(super) fn run(args: Args) -> Outcome {
         notes = model::left_out(reader.metadata());
         (exits, Some(timer))
     } else {
-        (ExitTable::read(progress::text(&args.file)?)?, None)
+        let mut text = progress::text(&args.file)?;
+        recognise(&mut text)?;
+        (ExitTable::read(text)?, None)
     };
     if exits.total_samples == 0 {
         bail!(

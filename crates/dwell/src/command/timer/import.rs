@@ -1,6 +1,6 @@
 //! `dwell timer import`
 
-use crate::command::import::{Common, open};
+use crate::command::import::{Common, open, recognise};
 use crate::failure::Outcome;
 use crate::settings;
 use dwell_policy::Owner;
@@ -44,7 +44,8 @@ pub(super) fn run(args: Args) -> Outcome {
     let metadata = common.metadata(Owner::Timer)?;
     let options =
         PerfOptions { skip_unparsable: args.skip_unparsable, arch: args.arch, ..PerfOptions::default() };
-    let input = open(&common.file, args.convert, true)?;
+    let mut input = open(&common.file, args.convert, true)?;
+    recognise(&mut input)?;
     common.force.may_write(&common.output, [&common.file])?;
     let mut writer = TimerWriter::create(&common.output, metadata)?;
     let summary = dwell_timer::import::import(input, &options, &mut writer)?;
