@@ -46,9 +46,11 @@ pub fn import<W: Write + Send>(
     let mut place = input.place();
     let mut fields = Fields::with(header.separator);
     let mut overlaps = OverlapCheck::default();
+    let mut is_part = false;
     loop {
         place.line = input.line() + 1;
-        let Some(line) = input.next_line()? else { break };
+        let Some((line, has_no_end)) = input.next_line_or_part()? else { break };
+        is_part = has_no_end;
         if line.is_empty() {
             summary.other_lines += 1;
             continue;
@@ -69,6 +71,10 @@ pub fn import<W: Write + Send>(
         return Err(ImportError::NoEpisodes(what));
     }
     let metadata = writer.metadata_mut();
+    if is_part {
+        let what = "the last line has no line break: if the file was cut off there, its last number may be too small";
+        summary.note(metadata, what.to_owned());
+    }
     summary.set_overlaps(overlaps.overlaps(), metadata);
     summary.format = "a table".to_owned();
     if metadata.source.tool.is_empty() {
@@ -275,14 +281,8 @@ impl<'a> Field<'a> {
         if self.text.is_empty() || self.text.eq_ignore_ascii_case(b"nan") {
             return Ok(None);
         }
-        // pandas writes a column that has a gap as floating-point numbers.
-        let whole = match self.text.iter().position(|&byte| byte == b'.') {
-            Some(point) if point > 0 && self.text.len() > point + 1 => {
-                let (whole, decimals) = self.text.split_at(point);
-                if decimals.iter().skip(1).all(|&byte| byte == b'0') { whole } else { self.text }
-            }
-            _ => self.text,
-        };
+        // pandas writes a column that has a gap as floating-point numbers. `1.000` may be a thousand.
+        let whole = self.text.strip_suffix(b".0").filter(|whole| !whole.is_empty()).unwrap_or(self.text);
         let mut number: u64 = 0;
         for &byte in whole {
             if !byte.is_ascii_digit() {

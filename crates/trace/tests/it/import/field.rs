@@ -439,6 +439,8 @@ fn tables_as_pandas_spreadsheets_and_bpftrace_write_them() {
     for (text, what) in [
         ("start_ns,idle_ns\n5,1.5\n", "is not a whole number of nanoseconds"),
         ("start_ns,idle_ns\n5,1e3\n", "is not a whole number of nanoseconds"),
+        // A thousand in some languages.
+        ("start_ns;idle_ns\n1.000;1\n", "is not a whole number of nanoseconds"),
         ("start_ns,idle_ns,\n5,1,\n", "unknown column ``"),
     ] {
         assert!(read(text).err().unwrap().contains(what), "{text}");
@@ -453,6 +455,20 @@ fn text_may_be_compressed_with_xz_and_zstd() {
     assert_eq!(any(file!("13.xz")).unwrap().rows(), plain);
     let cut = &file!("13.xz")[..100];
     assert!(refused(cut).contains("the xz data is cut off or damaged"));
+}
+
+/// Of `1200` there may be `12` left.
+#[test]
+fn a_table_whose_last_line_has_no_end_may_be_cut_off() {
+    use dwell_trace::import::csv::import as table;
+    let notes = |text: &str| {
+        import(text.as_bytes(), Layer::Guest, |input, writer| table(input, "cpu0", writer))
+            .unwrap()
+            .summary
+            .notes
+    };
+    assert!(notes("start_ns,idle_ns\n5,12")[0].starts_with("the last line has no line break"));
+    assert_eq!(notes("start_ns,idle_ns\n5,12\n"), [""; 0]);
 }
 
 #[test]
