@@ -85,7 +85,9 @@ pub(super) enum Line {
 
 impl Line {
     pub(super) fn parse(line: &str) -> Line {
-        let Some((at, name)) = named_in(line) else { return passed(line).unwrap_or(Line::Other) };
+        let Some((at, name)) = named_in(line) else {
+            return passed(line).or_else(|| suppressed(line)).unwrap_or(Line::Other);
+        };
         let (before, after) = line.split_at(at);
         let event = || {
             let after = after.get(name.len()..)?;
@@ -138,6 +140,14 @@ pub(super) fn passed(line: &str) -> Option<Line> {
     let (Stamp { ns, .. }, fields) = simple(line.get(name.len()..)?)?;
     let dropped = if name == "Dropped_Event" { fields.strip_prefix("num_events_dropped=0x")? } else { "0" };
     Some(Line::Passed { ns, dropped: u64::from_str_radix(dropped.trim_end(), 16).ok()? })
+}
+
+/// `Suppressed 2215 messages from vm.service`, of journald, and rsyslog's `225 messages lost due to rate-limiting`.
+fn suppressed(line: &str) -> Option<Line> {
+    let (before, _) = line
+        .split_once(" messages ")
+        .filter(|_| line.contains(": Suppressed ") || line.contains(" messages lost due to rate-limiting"))?;
+    Some(Line::Passed { ns: 0, dropped: digits(before.rsplit(' ').next()?)? })
 }
 
 /// What `babeltrace` has before and behind an event's name: `[10:00:00.123456789] (+0.000001234) host qemu:`, and the
@@ -252,24 +262,29 @@ fn marked(before: &str) -> Option<Stamp> {
 fn own_stamp(before: &str) -> Option<Stamp> {
     match before.strip_suffix(':') {
         Some(text) => {
-            let (tid, time) = text.rsplit(' ').next()?.split_once('@')?;
+            let (tid, time) = last_word(text).split_once('@')?;
             let (seconds, micros) = time.split_once('.')?;
             let seconds = digits(seconds)?;
             let tid = Some(digits(tid)?);
             Some(Stamp::day(nanos(seconds, micros)?, RESOLUTION_NS, tid))
         }
         None => {
-            let time = before.split(' ').next()?;
-            match time.split_once('@') {
-                // SystemTap has the process, and no thread.
-                Some((pid, ns)) if before.trim_end() == time => {
-                    digits::<u64>(pid)?;
-                    Some(Stamp::day(digits(ns)?, 1, None))
-                }
-                _ => Some(Stamp::day(before.rsplit(' ').find_map(date)?, RESOLUTION_NS, None)),
+            // SystemTap has the process, and no thread.
+            let of_process = || {
+                let (pid, ns) = last_word(before.trim_end()).split_once('@')?;
+                digits::<u64>(pid).and(digits(ns))
+            };
+            match of_process() {
+                Some(ns) => Some(Stamp::day(ns, 1, None)),
+                None => Some(Stamp::day(before.rsplit(' ').find_map(date)?, RESOLUTION_NS, None)),
             }
         }
     }
+}
+
+/// `grep` puts the name of the file or the number of the line in front, with a colon.
+fn last_word(text: &str) -> &str {
+    text.rsplit([' ', '\t', ':']).next().unwrap_or_default()
 }
 
 /// The time that the syslog or `journalctl` writes: `Nov 25 10:00:00.123456` (`-o short-precise`; without the fraction

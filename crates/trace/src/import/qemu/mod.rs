@@ -37,6 +37,7 @@ mod sleeps;
 pub use crate::aio::DecisionCounts;
 pub use sleeps::{Sleeps, ids};
 
+use super::perf::text;
 use super::{EventSpan, ImportError, ImportSummary, Input, Place};
 use crate::aio::Contexts;
 use crate::event::{Event, EventKind};
@@ -115,7 +116,7 @@ pub fn import<W: Write + Send>(
         let number = input.line() + 1;
         let Some((bytes, is_part)) = input.next_line_or_part()? else { break };
         log.is_part = is_part;
-        log.line(&String::from_utf8_lossy(bytes), number)?;
+        log.line(&text(bytes), number)?;
     }
     log.finish(input.line())
 }

@@ -324,6 +324,12 @@ fn lines_of_qemu_behind_those_of_others() {
     let plain = rows(&|line| line.to_owned());
     assert_eq!(plain.len(), 4);
     assert_eq!(rows(&|line| format!("2025-11-25T10:00:02.000000000Z stdout F {line}")), plain);
+    for before in ["> ", "5:", "     5\t", "vm.log:", "\x1b[31m"] {
+        assert_eq!(rows(&|line| format!("{before}{line}")), plain);
+    }
+    let of_process = |line: &str| line.replace('.', "").replacen(':', "000 ", 1);
+    let exact = rows(&|line| of_process(line));
+    assert_eq!(rows(&|line| format!("5:{}", of_process(line))), exact);
     let marked = |name: &str, line: &str| {
         let (tid, rest) = line.split_once('@').unwrap();
         let (time, event) = rest.split_once(':').unwrap();
@@ -581,6 +587,25 @@ fn what_simpletrace_has_dropped_is_lost() {
     let imported = any(format!("{begin}{end}{begin}{dropped}{end}").as_bytes()).unwrap();
     assert_eq!((imported.summary.episodes, imported.summary.lost.events), (1, Some(3)));
     assert!(imported.summary.incomplete_episodes > 0);
+}
+
+/// What the syslog leaves out of a log of thousands of lines a second.
+#[test]
+fn what_the_syslog_has_suppressed_is_lost() {
+    let line = |event: &str| format!("Nov 25 10:00:00.123456 host qemu[7]: run_poll_handlers_{event}\n");
+    let begin = line("begin ctx 0x56 max_ns 4096 timeout 0");
+    let end = line("end ctx 0x56 progress 1 new timeout 0");
+    for (message, lost) in [
+        ("systemd-journald[5]: Suppressed 2215 messages from vm.service", 2215),
+        (
+            "rsyslogd: imuxsock[pid 7]: 225 messages lost due to rate-limiting (200 allowed within 5 seconds)",
+            225,
+        ),
+    ] {
+        let message = format!("Nov 25 10:00:00 host {message}\n");
+        let imported = any(format!("{begin}{end}{begin}{message}{end}").as_bytes()).unwrap();
+        assert_eq!((imported.summary.episodes, imported.summary.lost.events), (1, Some(lost)));
+    }
 }
 
 /// `kvm_s390_sie_exit` to `kvm_s390_sie_enter` is an exit, and names the vCPU.
