@@ -49,7 +49,7 @@ dwell_policy::named! {
             `perf script --ns --header -i perf.data.guest`",
         /// Of `perf sched timehist` and `perf sched latency`.
         Sched = "is a table of `perf sched`; import the trace that it was made of, with `perf script --ns --header`",
-        /// Of turbostat, cpupower and `strace -c`.
+        /// Of turbostat, cpupower, sysstat, `perf stat`, `perf report` and `strace -c`.
         Totals = "has totals, in which no single idle time is; record with `dwell record host`, `dwell record guest` or \
             `dwell record thread`",
         /// Of LTTng: the kernel's events, as babeltrace prints them.
@@ -58,8 +58,11 @@ dwell_policy::named! {
         /// JSON, such as `perf data convert --to-json` and trace viewers have.
         Json = "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or of \
             a trace of Perfetto with `traceconv systrace FILE`",
-        /// Of a container of KubeVirt: lines of QEMU in JSON.
-        JsonLog = "is a log in JSON with lines of QEMU; make a text of them with `jq -rR 'fromjson? | .msg' FILE`",
+        /// Of a container of KubeVirt (`msg`) or Docker (`log`): lines of QEMU in JSON.
+        JsonLog = "is a log in JSON with lines of QEMU; make a text of them with `jq -rR 'fromjson? | .msg // .log' FILE`",
+        /// JSON with episodes.
+        JsonTable = "is JSON with episodes; make a table of it with `jq -rs '\"start_ns,idle_ns\", (flatten[] | \
+            [.start_ns, .idle_ns] | @csv)' FILE`",
         /// A page of systrace (HTML).
         Page = "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
             '/trace-data/,/<\\/script>/p' FILE | dwell import -`",
@@ -69,8 +72,11 @@ dwell_policy::named! {
         /// Of ftrace, by a clock that does not count in seconds.
         Ticks = "has times that are not seconds, of the clock x86-tsc, counter or uptime; record with another one, by \
             `trace-cmd record -C mono` or `echo mono > trace_clock`",
+        /// Of ftrace, in another form.
+        Tracer = "is of ftrace, in a form whose lines have no task, CPU and seconds; set current_tracer to nop and the options \
+            latency-format, raw, hex and bin to 0, context-info to 1",
         /// Of perf, without a column for the time.
-        Timeless = "has events of perf without their times; make the text with `perf script -F +time`",
+        Timeless = "has events of perf without their times (as `12.345678:`); make the text with `perf script -F +time`",
         /// No text.
         Bytes = "is no text in UTF-8, nor a perf.data, trace.dat or Perfetto trace; `dwell info` reads recordings, and archives \
             are unpacked first",
@@ -110,6 +116,7 @@ fn of(start: &[u8]) -> Format {
         return Format::Foreign(match () {
             () if has("run_poll_handlers_") => Foreign::JsonLog,
             () if has(POLLS) => Foreign::Counters,
+            () if has("\"start_ns\"") => Foreign::JsonTable,
             () => Foreign::Json,
         });
     }
@@ -136,8 +143,11 @@ fn of(start: &[u8]) -> Format {
     }
     // The header of `perf script` and ftrace, and that of `trace-cmd report`.
     let heads = |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("cpus=");
-    let is_eventless = lines().all(|line| heads(line.trim()));
-    Format::Foreign(if is_eventless { Foreign::Eventless } else { Foreign::Unknown })
+    Format::Foreign(match () {
+        () if lines().all(|line| heads(line.trim())) => Foreign::Eventless,
+        () if lines().any(|line| line.starts_with("# tracer: ")) => Foreign::Tracer,
+        () => Foreign::Unknown,
+    })
 }
 
 /// Whether the time is a whole number: `[001] d..2. 1234: name: text`, perhaps without the flags.
@@ -156,6 +166,10 @@ const POLLS: &str = "halt_attempted_poll";
 fn foreign(line: &str) -> Option<Foreign> {
     if has_ticks(line) {
         return Some(Foreign::Ticks);
+    }
+    // `[10:00:00.000000060] (+0.000000060) host kvm_exit: { cpu_id = 1 }, { … }`
+    if line.starts_with('[') && line.contains("] (+") && line.contains(": { ") {
+        return Some(Foreign::Lttng);
     }
     if named_in(line).is_some() {
         return Some(Foreign::Timeless);
@@ -186,12 +200,10 @@ fn foreign(line: &str) -> Option<Foreign> {
     }
     if has_all(&["Busy%", "Bzy_MHz"])
         || line.starts_with("CPUidle driver: ")
+        || ["%idle", "Performance counter stats for", "# Overhead "].iter().any(|text| line.contains(text))
         || has_all(&["% time", "seconds", "calls", "syscall"])
     {
         return Some(Foreign::Totals);
-    }
-    if line.starts_with('[') && line.contains("] (+") && line.contains(": { ") {
-        return Some(Foreign::Lttng);
     }
     // `epoll_wait(4, [], 200, 103) = 0 <0.1>`, perhaps with a process and a time before it.
     let call = [
@@ -286,6 +298,26 @@ mod tests {
                 Format::Foreign(Foreign::Timeless),
             ),
             ("{\"a\": 1}", Format::Foreign(Foreign::Json)),
+            ("[{\"start_ns\":10,\"idle_ns\":5}]", Format::Foreign(Foreign::JsonTable)),
+            (
+                "{\"log\":\"7@1.000002:run_poll_handlers_begin ctx 0x5 max_ns 4 timeout -1\\n\"}\n",
+                Format::Foreign(Foreign::JsonLog),
+            ),
+            (
+                "[10:00:00.000000060] (+0.000000060) power:cpu_idle: { cpu_id = 1 }, { state = 1, cpu_id = 1 }\n",
+                Format::Foreign(Foreign::Lttng),
+            ),
+            (
+                "# tracer: nop\n#\n  <idle>-0 1d..2.    60us!: cpu_idle: state=1 cpu_id=1\n",
+                Format::Foreign(Foreign::Tracer),
+            ),
+            (
+                "# tracer: function_graph\n 1)    |  /* cpu_idle: state=1 cpu_id=1 */\n",
+                Format::Foreign(Foreign::Tracer),
+            ),
+            ("# tracer: nop\n#\n", Format::Foreign(Foreign::Eventless)),
+            (" Performance counter stats for 'system wide':\n", Format::Foreign(Foreign::Totals)),
+            ("10:00:01  CPU  %user  %system  %idle\n", Format::Foreign(Foreign::Totals)),
             ("<!DOCTYPE html>\n<html>", Format::Foreign(Foreign::Page)),
             ("a\0b", Format::Foreign(Foreign::Bytes)),
             ("hello\n", Format::Foreign(Foreign::Unknown)),
