@@ -7,7 +7,7 @@
 
 use crate::event::TracepointKind;
 use crate::import::perf::{Line, ThreadVcpus, exit_reason, text};
-use crate::import::{ImportError, Input, excerpt};
+use crate::import::{ImportError, Input, excerpt, has_raw_exit};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -241,7 +241,8 @@ impl ExitCounter {
         let named = |word: &str| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
         let unparsable = || {
             let text = excerpt(line.trim().as_bytes());
-            Err(format!("names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`"))
+            let how = has_raw_exit(line).map_or_else(String::new, |how| format!("; {how}"));
+            Err(format!("names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`{how}"))
         };
         match Line::parse(line) {
             Line::Event(event) => match (event.tracepoint(), exit_reason(event.text)) {

@@ -28,9 +28,8 @@ impl Place {
     /// The error of a line that names this event and is not one.
     pub(super) fn unparsable(&self, event: &dyn fmt::Display, line: &str) -> ImportError {
         let text = excerpt(line.trim().as_bytes());
-        ImportError::Refused(format!(
-            "{self} names `{event}` but cannot be parsed: `{text}`; --skip-unparsable counts such lines instead"
-        ))
+        let how = has_raw_exit(line).unwrap_or("--skip-unparsable counts such lines instead");
+        ImportError::Refused(format!("{self} names `{event}` but cannot be parsed: `{text}`; {how}"))
     }
 
     /// The error of an episode that ends here and could not be written.
@@ -47,6 +46,14 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: line {}", self.name, self.line)
     }
+}
+
+/// What to do about a line with the fields of an exit in place of its text.
+pub(crate) fn has_raw_exit(line: &str) -> Option<&'static str> {
+    line.contains(" exit_reason=").then_some(
+        "it has the number of the exit and not its name; make the text without `trace-cmd report -R`, on a machine that has \
+         trace-cmd's or perf's plugin for KVM",
+    )
 }
 
 /// Why the text could not be read.

@@ -19,6 +19,7 @@ pub mod qemu;
 
 mod recognise;
 
+pub(crate) use input::has_raw_exit;
 pub use input::{Binary, Input, InputError, Place, STDIN, quoted};
 pub use recognise::{Foreign, Format, recognise};
 

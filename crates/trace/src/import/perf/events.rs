@@ -184,19 +184,13 @@ impl EventReader {
                         self.summary.lost.add(None, lost);
                     }
                     self.summary.other_lines += 1;
+                    self.count_traces(comment.starts_with("captured on "), number)?;
                 }
                 Line::Other => match named_in(&line) {
                     Some(event) if sink.wants(event) => self.unparsable(event, (number, &line))?,
                     _ => {
                         self.summary.other_lines += 1;
-                        self.traces += u64::from(begins_trace(&line));
-                        if self.traces > 1 {
-                            return Err(ImportError::Refused(format!(
-                                "{} begins a second trace, as `trace-cmd report` of several files does, and the CPUs of \
-                                 both have the same numbers; report and import each file by itself",
-                                self.place(number)
-                            )));
-                        }
+                        self.count_traces(begins_trace(&line), number)?;
                     }
                 },
             }
@@ -204,6 +198,18 @@ impl EventReader {
         self.summary.lines = input.line();
         self.check_order()?;
         sink.release(&mut self.merge, u64::MAX, &mut self.summary, input.line())
+    }
+
+    fn count_traces(&mut self, begins: bool, line: u64) -> Result<(), ImportError> {
+        self.traces += u64::from(begins);
+        if self.traces < 2 {
+            return Ok(());
+        }
+        Err(ImportError::Refused(format!(
+            "{} begins a second trace, as `trace-cmd report` of several files and texts in one file do: CPUs of both have the \
+             same numbers, and no idle time goes on from one to the other; import each by itself",
+            self.place(line)
+        )))
     }
 
     /// Refuses a text whose lines are in no order that can be restored.
@@ -250,6 +256,17 @@ impl EventReader {
         line: (u64, &str),
         sink: &mut impl EventSink,
     ) -> Result<(), ImportError> {
+        // `-F +machine_pid,+vcpu`: `VM:12345 VCPU:001  swapper`.
+        if event
+            .comm
+            .strip_prefix("VM:")
+            .is_some_and(|id| id.trim_start().starts_with(|c: char| c.is_ascii_digit()))
+        {
+            return Err(ImportError::Refused(format!(
+                "{} is of a guest, which `perf inject` has put on CPUs of its host; make a text of the guest's own perf.data",
+                self.place(line.0)
+            )));
+        }
         self.names.learn(event.tid, event.comm);
         self.span.add(event.time_ns);
         self.order.add(event, line.0);
@@ -372,17 +389,23 @@ pub(super) struct Header {
     pub(super) kernel: Option<String>,
     /// `Some(None)`: one of which nothing is known.
     pub(super) arch: Option<Option<Arch>>,
+    /// An x86 that has no 64 bits, or a kernel that does not use them.
+    pub(super) has_32_bits: bool,
     pub(super) perf: Option<String>,
     /// What ftrace's buffer had written and no longer has, until the reader takes it.
     overwritten: u64,
     cpu_model: Option<String>,
     command: Option<String>,
-    monotonic: bool,
+    /// As `perf record -k` was asked for.
+    clock: Option<Clock>,
 }
 
 impl Header {
     pub(super) fn read(&mut self, comment: &str) {
-        self.monotonic |= comment.starts_with("clockid: monotonic ");
+        if let Some(clock) = comment.strip_prefix("clockid: ") {
+            let is_monotonic = clock.starts_with("monotonic ");
+            self.clock = Some(if is_monotonic { Clock::Monotonic } else { Clock::Unknown });
+        }
         if let Some(entries) = comment.strip_prefix("entries-in-buffer/entries-written: ") {
             let numbers = entries.split_whitespace().next().and_then(|numbers| numbers.split_once('/'));
             let numbers =
@@ -395,8 +418,8 @@ impl Header {
             "arch" => {
                 // x86 idles alike with 32 bits.
                 let name = value.trim();
-                let is_x86 = ["i386", "i486", "i586", "i686"].contains(&name);
-                self.arch = Some(if is_x86 { Some(Arch::X86_64) } else { Arch::from_name(name) });
+                self.has_32_bits = ["i386", "i486", "i586", "i686"].contains(&name);
+                self.arch = Some(if self.has_32_bits { Some(Arch::X86_64) } else { Arch::from_name(name) });
                 return;
             }
             "perf version" => &mut self.perf,
@@ -409,7 +432,7 @@ impl Header {
     }
 
     fn fill<O>(self, metadata: &mut Metadata<O>) {
-        metadata.clock = if self.monotonic { Clock::Monotonic } else { Clock::Perf };
+        metadata.clock = self.clock.unwrap_or(Clock::Perf);
         metadata.kernel = metadata.kernel.take().or(self.kernel);
         metadata.cpu_model = metadata.cpu_model.take().or(self.cpu_model);
         metadata.source.command = metadata.source.command.take().or(self.command);

@@ -31,8 +31,9 @@ pub fn parse(
         }
         _ => read(false),
     };
-    let is_ftraces = event.dialect == Dialect::Ftrace;
-    let found = printed.or_else(|| read(true).filter(|_| is_ftraces))?;
+    // Where it does not understand the format of an event, perf's library writes the fields, too.
+    let is_raw = event.dialect == Dialect::Ftrace || text.starts_with("[FAILED TO PARSE]");
+    let found = printed.or_else(|| read(true).filter(|_| is_raw))?;
     Some(found.and_then(|kind| match kind {
         EventKind::Msr { .. } | EventKind::Call { .. } | EventKind::Return => None,
         EventKind::Exit { vcpu, reason } => {
@@ -265,6 +266,10 @@ fn named_reason(text: &str) -> Option<&str> {
     // Of arm64: `TRAP: HSR_EC: 0x0001 (WFx), PC: 0x…`, `IRQ: HSR_EC: …`.
     if let Some((how, class)) = text.split_once(": HSR_EC: ").or_else(|| text.split_once(": ESR_EC: ")) {
         return if how == "TRAP" { Some(class.split_once('(')?.1.split_once(')')?.0) } else { Some(how) };
+    }
+    // Of RISC-V, which names none: `SEPC:0x…, SCAUSE:0x16, STVAL:…`.
+    if let Some((_, cause)) = text.split_once(" SCAUSE:") {
+        return cause.split(',').next();
     }
     let rest = match text.strip_prefix("reason ") {
         Some(rest) => rest,

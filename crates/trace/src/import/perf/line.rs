@@ -134,6 +134,10 @@ impl<'a> Line<'a> {
             return Line::Comment(comment.trim());
         }
         let Some((head, rest)) = split_at_time(line) else {
+            // A header, behind what a mail (`> `), a page or `grep -n` has put in front.
+            if let Some((_, comment)) = line.split_once("# ").filter(|(_, comment)| comment.contains(" : ")) {
+                return Line::Comment(comment.trim());
+            }
             return match lost(line).or_else(|| dropped(line)) {
                 Some(events) => Line::Lost { cpu: cpu_in_words(line), time_ns: None, events },
                 None => Line::Other,
@@ -196,6 +200,13 @@ fn time(word: &str) -> Option<(u64, u64)> {
 fn head(text: &str) -> Option<TextEvent<'_>> {
     let text = text.trim_end();
     let (before, last) = split_last_word(text);
+    // `-F +tod`: `2026-11-25 10:00:00.123456`.
+    if last.matches(':').count() == 2
+        && let (before, day) = split_last_word(before)
+        && day.matches('-').count() == 2
+    {
+        return head(before);
+    }
     if let Some(cpu) = bracketed(last) {
         return task(before, Some(cpu));
     }

@@ -111,7 +111,9 @@ pub fn import<W: Write + Send>(
     let kernel = writer.metadata_mut().kernel.clone().or(header.kernel);
     let known = options.arch.map(Some).or(header.arch).or(seen.arch.map(Some));
     let arch = known.unwrap_or(Arch::HERE);
-    let mut reader = EventReader::new(input.name(), options, arch);
+    // The numbers of system calls of 32 bits are others.
+    let of_calls = arch.filter(|_| !header.has_32_bits || options.arch.is_some());
+    let mut reader = EventReader::new(input.name(), options, of_calls);
     let mut episodes = Episodes {
         arch,
         arch_is_known: known.is_some(),
@@ -189,6 +191,7 @@ fn arch_of(event: &TextEvent<'_>) -> Option<Arch> {
         _ if event.name.starts_with("irq_vectors:") || name == "local_timer_entry" => Some(Arch::X86_64),
         _ if name.ends_with("_arm64") || event.text.contains("HSR_EC: ") => Some(Arch::Arm64),
         _ if name.starts_with("kvm_s390_") => Some(Arch::S390x),
+        _ if event.text.contains(" SCAUSE:") => Some(Arch::RiscV),
         "irq_handler_entry" => fields::timer_of(event.text),
         _ => None,
     }
@@ -418,6 +421,7 @@ impl<W: Write + Send> Episodes<'_, W> {
         let is_guest = choice.as_ref().is_some_and(|choice| choice.layer == Layer::Guest);
         let Some(mut choice) = choice.filter(|_| reader.summary.episodes > 0) else {
             let lines = reader.summary.lines_in_words();
+            let ignores = |name: &str| reader.summary.ignored.keys().any(|of| of.ends_with(name));
             let of_qemu = reader.summary.ignored.keys().any(|name| name.contains("run_poll_handlers_"));
             let how = match () {
                 () if is_guest && reader.summary.incomplete_episodes == 0 => {
@@ -428,6 +432,14 @@ impl<W: Write + Send> Episodes<'_, W> {
                     qemu-system-x86_64 'run_poll_handlers_*' 'poll_*'`"
                         .to_owned()
                 }
+                () if reader.summary.incomplete_episodes > 0 => format!(
+                    "{} began before it, or had no end in it; record for longer",
+                    reader.summary.incomplete_episodes
+                ),
+                () if ignores("kvm_exit") && ignores("kvm_entry") => format!(
+                    "it has exits, which `dwell timer import` and `dwell timer exits` read; {}",
+                    how_to_record(options.layer)
+                ),
                 () => how_to_record(options.layer),
             };
             return Err(ImportError::NoEpisodes(format!("{name}: no episodes in {lines}; {how}")));

@@ -88,6 +88,90 @@ fn times_since_the_line_before_are_passed_over() {
     assert_eq!(any(with.as_bytes()).unwrap().rows(), any(text.as_bytes()).unwrap().rows());
 }
 
+/// What a mail, a page, `grep -n` and a terminal put around lines, and the time of day by `-F +tod`.
+#[test]
+fn lines_that_were_pasted_are_read() {
+    let text = String::from_utf8_lossy(file!("03-perf-arm64-guest.txt"));
+    let plain = any(text.as_bytes()).unwrap();
+    let each = |line: &dyn Fn(usize, &str) -> String| {
+        let pasted: String = text.lines().enumerate().map(|(at, text)| line(at, text) + "\r\n").collect();
+        let imported = any(pasted.as_bytes()).unwrap();
+        assert_eq!((imported.rows(), &imported.summary.notes), (plain.rows(), &vec![]), "{pasted}");
+        assert_eq!(imported.reader.metadata().kernel, plain.reader.metadata().kernel);
+    };
+    each(&|_, line| format!("    {line}"));
+    each(&|_, line| format!("> {line}"));
+    each(&|at, line| format!("{at}:{line}"));
+    each(&|at, line| format!("{at:6}\t{line}"));
+    each(&|_, line| format!("\x1b[31m{line}\x1b[0m"));
+    each(&|_, line| line.replace("cpu_idle", "\x1b[01;31m\x1b[Kcpu_idle\x1b[m\x1b[K"));
+    each(&|_, line| line.replace("] 300", "] 2026-11-25 10:00:00.123456   300"));
+}
+
+/// The library that perf and trace-cmd share writes the fields of an event whose format it does not understand.
+#[test]
+fn events_whose_format_was_not_understood() {
+    let line = |text: &str| format!("CPU 0/KVM 7/77 [001] 5.000200: kvm:kvm_{text}\n");
+    let rows = |texts: [&str; 2]| any(texts.map(line).concat().as_bytes()).unwrap().rows();
+    assert_eq!(
+        rows([
+            "halt_poll_ns: [FAILED TO PARSE] grow=1 vcpu_id=0 new=10000 old=0",
+            "vcpu_wakeup: [FAILED TO PARSE] ns=90000 waited=1 valid=1"
+        ]),
+        rows([
+            "halt_poll_ns: vcpu 0: halt_poll_ns 10000 (grow 0)",
+            "vcpu_wakeup: wait time 90000 ns, polling valid"
+        ])
+    );
+    let exit = line("exit: [FAILED TO PARSE] exit_reason=12 guest_rip=0x1 isa=1 vcpu_id=0");
+    let error = ExitTable::read(Input::new("t", exit.as_bytes()).unwrap()).unwrap_err().to_string();
+    assert!(
+        error.contains("; it has the number of the exit and not its name; make the text without `trace-cmd"),
+        "{error}"
+    );
+}
+
+/// `perf script -F +machine_pid,+vcpu` of a perf.data of `perf inject --guest-data`: the CPUs are those of the host.
+#[test]
+fn events_of_a_guest_among_those_of_its_host_are_refused() {
+    let line = "VM:12345 VCPU:001 swapper 0 [000] 100.000000: power:cpu_idle: state=1 cpu_id=1\n";
+    let error = refused(line.as_bytes());
+    assert_eq!(
+        error,
+        "t: line 1 is of a guest, which `perf inject` has put on CPUs of its host; make a text of the guest's own perf.data"
+    );
+}
+
+/// 7 is poll with 64 bits and waitpid with 32.
+#[test]
+fn system_calls_of_32_bits_have_other_numbers() {
+    let text = "a 1/2 [001] 1.000100: raw_syscalls:sys_enter: NR 7 (bf8, 1, ffffffff, 0, 0, 0)\n\
+                a 1/2 [001] 1.000190: raw_syscalls:sys_exit: NR 7 = 1\n";
+    let of = |arch: &str| any(format!("# arch : {arch}\n{text}").as_bytes());
+    assert_eq!(of("x86_64").unwrap().summary.episodes, 1);
+    assert!(of("i686").err().unwrap().contains("threads with `-e 'syscalls:sys_enter_*poll*'"));
+}
+
+/// RISC-V names no exit.
+#[test]
+fn exits_of_riscv_are_counted() {
+    let line = |us: u32, text: &str| format!("CPU 0/KVM 7/77 [001] 5.{us:06}: kvm:kvm_{text}\n");
+    let text = line(1, "entry: PC: 0x0161")
+        + &line(10, "exit: SEPC:0x1, SCAUSE:0x16, STVAL:0x10500073, HTVAL:0x0, HTINST:0x0")
+        + &line(509, "vcpu_wakeup: wait time 400 ns, polling valid")
+        + &line(510, "entry: PC: 0x0161");
+    let table = ExitTable::read(Input::new("t", text.as_bytes()).unwrap()).unwrap();
+    assert_eq!((table.rows[0].reason.as_str(), table.total_ns), ("0x16", 500_000));
+    assert_eq!(any(text.as_bytes()).unwrap().reader.metadata().other["dwell.arch"], "riscv64");
+}
+
+#[test]
+fn a_trace_of_timers_is_named_with_what_reads_it() {
+    let line = |text: &str| format!("CPU 0/KVM 7/77 [001] 5.000001: kvm:kvm_{text}\n");
+    let text = line("entry: vcpu 0, rip 0x1") + &line("exit: vcpu 0 reason HLT rip 0x1");
+    assert!(refused(text.as_bytes()).contains("; it has exits, which `dwell timer import` and"));
+}
+
 /// The CPUs of a host and those of its guest have the same numbers.
 #[test]
 fn a_report_of_several_files_is_refused() {
@@ -102,6 +186,10 @@ fn a_report_of_several_files_is_refused() {
         "{error}"
     );
     assert!(any(format!("cpus=8\n{events}").as_bytes()).is_ok());
+    // `perf script --header` of two files, one behind the other.
+    let one = format!("# captured on    : Mon Nov 24 10:00:00 2025\n{events}");
+    assert!(refused(format!("{one}{one}").as_bytes()).starts_with("t: line 5 begins a second trace"));
+    assert!(any(one.as_bytes()).is_ok());
 }
 
 #[test]
@@ -127,6 +215,28 @@ fn case_03_arm_has_no_polling_state() {
     assert_eq!(any_with(asked, text.as_bytes()).unwrap().rows(), imported.rows());
     let notes = any(text.as_bytes()).unwrap().summary.notes;
     assert!(notes[0].contains("assumed (--arch"), "{notes:?}");
+}
+
+/// `perf record -k`: only one of these is since boot.
+#[test]
+fn the_clock_is_that_of_the_header() {
+    use dwell_recording::Clock;
+    let text = String::from_utf8_lossy(file!("03-perf-arm64-guest.txt"));
+    let without: String = text.split_inclusive('\n').filter(|line| !line.contains("clockid")).collect();
+    let clock =
+        |header: &str| any((header.to_owned() + &without).as_bytes()).unwrap().reader.metadata().clock;
+    assert_eq!(clock(""), Clock::Perf);
+    assert_eq!(clock("# clockid: monotonic (1)\n"), Clock::Monotonic);
+    assert_eq!(clock("# clockid: realtime (0)\n"), Clock::Unknown);
+}
+
+/// A CPU that idles all the time.
+#[test]
+fn idle_times_without_an_end_are_named() {
+    let line = "a 0 [000] 1.000001: power:cpu_idle: state=1 cpu_id=0\n";
+    assert!(
+        refused(line.as_bytes()).ends_with("; 1 began before it, or had no end in it; record for longer")
+    );
 }
 
 /// State 0 of haltpoll polls on every x86.
@@ -453,16 +563,6 @@ fn tables_as_pandas_spreadsheets_and_bpftrace_write_them() {
     }
 }
 
-#[test]
-fn text_may_be_compressed_with_xz_and_zstd() {
-    let text = file!("13-perf-tid-reltime-lost.txt");
-    let plain = any(text).unwrap().rows();
-    assert_eq!(any(&zstd::encode_all(&text[..], 1).unwrap()).unwrap().rows(), plain);
-    assert_eq!(any(file!("13.xz")).unwrap().rows(), plain);
-    let cut = &file!("13.xz")[..100];
-    assert!(refused(cut).contains("the xz data is cut off or damaged"));
-}
-
 /// Of `1200` there may be `12` left.
 #[test]
 fn a_table_whose_last_line_has_no_end_may_be_cut_off() {
@@ -475,6 +575,16 @@ fn a_table_whose_last_line_has_no_end_may_be_cut_off() {
     };
     assert!(notes("start_ns,idle_ns\n5,12")[0].starts_with("the last line has no line break"));
     assert_eq!(notes("start_ns,idle_ns\n5,12\n"), [""; 0]);
+}
+
+#[test]
+fn text_may_be_compressed_with_xz_and_zstd() {
+    let text = file!("13-perf-tid-reltime-lost.txt");
+    let plain = any(text).unwrap().rows();
+    assert_eq!(any(&zstd::encode_all(&text[..], 1).unwrap()).unwrap().rows(), plain);
+    assert_eq!(any(file!("13.xz")).unwrap().rows(), plain);
+    let cut = &file!("13.xz")[..100];
+    assert!(refused(cut).contains("the xz data is cut off or damaged"));
 }
 
 #[test]
