@@ -283,7 +283,9 @@ fn iothread_object(text: &str) -> Option<IoThread> {
 }
 
 fn json_fields(text: &str) -> Option<BTreeMap<String, String>> {
-    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    // QEMU takes single quotes as well.
+    let parsed = serde_json::from_str(text).or_else(|_| serde_json::from_str(&text.replace('\'', "\"")));
+    let value: serde_json::Value = parsed.ok()?;
     let word = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     Some(value.as_object()?.iter().map(|(name, value)| (name.clone(), word(value))).collect())
 }
@@ -321,6 +323,8 @@ mod tests {
         let json = iothread_object(r#"{"qom-type":"iothread","id":"iothread1","poll-max-ns":0}"#).unwrap();
         assert_eq!((json.id.as_deref(), json.parameters["poll-max-ns"]), (Some("iothread1"), 0));
         assert_eq!(iothread_object("memory-backend-ram,id=m,size=1G"), None);
+        let single = iothread_object("{'qom-type':'iothread','id':'iothread1','poll-max-ns':0}").unwrap();
+        assert_eq!((single.id, single.parameters), (json.id.clone(), json.parameters.clone()));
         assert_eq!(iothread_object("{\"qom-type\":"), None);
     }
 
