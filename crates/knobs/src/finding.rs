@@ -841,6 +841,17 @@ pub static TABLE: &[Row] = &[
         remedy: "nothing, if that is intended; else set poll-max-ns (the default is 32768)",
     },
     Row {
+        code: "iothread-maximum-of-any-idle-time",
+        severity: Warning,
+        when: |facts| {
+            iothreads(facts, |_, set| set.get("poll-max-ns").is_some_and(|max| *max >= LONGEST_IDLE_NS))
+        },
+        what: "iothread {id} of process {pid} may poll for 100 ms and longer (poll-max-ns)",
+        why: "the polling time then grows beyond almost every idle time, and an idle event loop polls nearly all the time; the \
+              value is in ns",
+        remedy: "set poll-max-ns; the default is 32768",
+    },
+    Row {
         code: "iothread-shrink-zero",
         severity: Note,
         when: |facts| iothreads(facts, shrink_is_ambiguous),

@@ -477,6 +477,8 @@ fn iothreads_that_never_poll_and_ambiguous_zeros() {
         ["iothread-no-effect", "iothread-polling-off"]
     );
     assert_eq!(with("iothread,id=io0,poll-max-ns=0", "q35"), ["iothread-polling-off"]);
+    assert_eq!(with("iothread,id=io0,poll-max-ns=99999999", "q35"), [""; 0]);
+    assert_eq!(with("iothread,id=io0,poll-max-ns=100000000", "q35"), ["iothread-maximum-of-any-idle-time"]);
     assert_eq!(with("iothread,id=io0,poll-shrink=0", "pc-q35-7.2"), ["iothread-shrink-zero"]);
     assert_eq!(with("iothread,id=io0,poll-shrink=0", "pc-q35-11.1"), [""; 0]);
 }
