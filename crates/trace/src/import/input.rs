@@ -28,7 +28,9 @@ impl Place {
     /// The error of a line that names this event and is not one.
     pub(super) fn unparsable(&self, event: &dyn fmt::Display, line: &str) -> ImportError {
         let text = excerpt(line.trim().as_bytes());
-        let how = has_raw_exit(line).unwrap_or("--skip-unparsable counts such lines instead");
+        let how = has_raw_exit(line).unwrap_or(
+            "if lines were wrapped or cut off, make the text anew; else --skip-unparsable counts such lines",
+        );
         ImportError::Refused(format!("{self} names `{event}` but cannot be parsed: `{text}`; {how}"))
     }
 

@@ -76,7 +76,7 @@ fn a_broken_event_is_an_error_with_its_line() {
         let text = format!("{WAKEUP}{broken}\n");
         let wanted = format!(
             "t: line 2 names `kvm:kvm_vcpu_wakeup` but cannot be parsed: `{broken}`; \
-                              --skip-unparsable counts such lines instead"
+                              if lines were wrapped or cut off, make the text anew; else --skip-unparsable counts such lines"
         );
         assert_eq!(error(&text), wanted);
         let skip = PerfOptions { skip_unparsable: true, ..PerfOptions::default() };

@@ -178,7 +178,7 @@ fn the_log_of_11_1_has_dates_and_no_threads() {
 fn what_does_not_fit_is_an_error_with_its_line() {
     let broken = format!("{LOG_7_2}7@100.000130:poll_grow ctx 0x5 old x new 4000\n");
     let wanted = "t: line 10 names `poll_grow` but cannot be parsed: `7@100.000130:poll_grow ctx 0x5 old x new 4000`; \
-         --skip-unparsable counts such lines instead";
+         if lines were wrapped or cut off, make the text anew; else --skip-unparsable counts such lines";
     assert_eq!(error(&broken), wanted);
     let skip = QemuOptions { skip_unparsable: true, ..QemuOptions::default() };
     assert_eq!(qemu_with(skip, &broken).unwrap().summary.unparsable, 1);
