@@ -129,7 +129,9 @@ impl<W: Write + Send> Timers<'_, W> {
             reader.summary.note(metadata, note);
         }
         let exits = |reason: &str| self.reasons.has(reason);
-        let shown = || exits("WFx").then_some(Arch::Arm64).or(exits("Wait state").then_some(Arch::S390x));
+        // The halts of each; RISC-V has numbers only.
+        let halts = [("WFx", Arch::Arm64), ("Wait state", Arch::S390x), ("0x16", Arch::RiscV)];
+        let shown = || halts.into_iter().find_map(|(halt, arch)| exits(halt).then_some(arch));
         let other = reader.arch().or_else(shown).and_then(|arch| Some((arch, arch.lacks(Owner::Timer)?)));
         if let Some((arch, why)) = other {
             let note =

@@ -42,15 +42,18 @@ fn fired(reader: &TimerReader, fire: Fire) -> usize {
 /// Guests of Arm have another timer, which no event here shows.
 #[test]
 fn timers_of_other_architectures_are_not_passed_over_in_silence() {
-    let exit = "v 6/7 [001] 5.000001: kvm:kvm_exit: TRAP: HSR_EC: 0x0001 (WFx), PC: 0xffff800010a1b2c4\n";
-    let text = format!(
-        "v 6/7 [001] 5.000000: kvm:kvm_entry: PC: 0x1\n{exit}v 6/7 [001] 5.000009: kvm:kvm_entry: PC: 0x1\n"
-    );
-    let (summary, _) = timers(text.as_bytes());
-    assert_eq!(
-        summary.notes,
-        ["the trace is of arm64, and only x86-64 has a local APIC timer: no timer of its guests is counted"]
-    );
+    for (exit, arch) in [
+        ("TRAP: HSR_EC: 0x0001 (WFx), PC: 0xffff800010a1b2c4", "arm64"),
+        ("SEPC:0x1, SCAUSE:0x16, STVAL:0x10500073, HTVAL:0x0, HTINST:0x0", "RISC-V"),
+    ] {
+        let text = format!(
+            "v 6/7 [001] 5.000000: kvm:kvm_entry: PC: 0x1\nv 6/7 [001] 5.000001: kvm:kvm_exit: {exit}\n\
+             v 6/7 [001] 5.000009: kvm:kvm_entry: PC: 0x1\n"
+        );
+        let (summary, _) = timers(text.as_bytes());
+        let note = "and only x86-64 has a local APIC timer: no timer of its guests is counted";
+        assert_eq!(summary.notes, [format!("the trace is of {arch}, {note}")]);
+    }
 }
 
 /// The kernel calls exits of SVM `hlt`, the plugin of perf and trace-cmd `EXIT_HLT`.
