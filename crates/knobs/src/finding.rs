@@ -150,6 +150,14 @@ pub static TABLE: &[Row] = &[
         remedy: "give a version with a similar rule by --kernel, where a command takes it",
     },
     Row {
+        code: "kernel-not-shown",
+        severity: Note,
+        when: |facts| when(facts.kernel.release.is_none()),
+        what: "the kernel's release does not show here: what depends on it was not looked for",
+        why: "there is neither /proc/sys/kernel/osrelease nor /proc/version",
+        remedy: "with --sysroot, name the directory that has proc and sys of that machine, and copy its /proc/version there",
+    },
+    Row {
         code: "kernel-of-distributor",
         severity: Note,
         when: of_distributor,
