@@ -154,12 +154,17 @@ impl Version {
     }
 
     /// Reads `6.18`, `v6.18`, `6.18.44`, `6.1.0-32-amd64`, `5.14.0-284.30.1.el9_2.x86_64`, `11.1.0-rc2`, also with the name
-    /// of a package or image before it, and `QEMU emulator version 9.0.2 (…)`; `None` for anything that does not begin with
-    /// two numbers.
+    /// of a package or image before it or a package's epoch, `QEMU emulator version 9.0.2 (…)` and what `uname -a` prints;
+    /// `None` for anything that does not begin with two numbers then.
     pub fn parse(text: &str) -> Option<Version> {
         let text = text.split_once(" version ").map_or(text, |(_, version)| version).trim();
-        let named = |name: &&str| text.strip_prefix(*name);
-        let text = ["kernel-", "vmlinuz-", "qemu-kvm-", "v"].iter().find_map(named).unwrap_or(text);
+        let text = text.strip_prefix("Linux ").and_then(|words| words.split(' ').nth(1)).unwrap_or(text);
+        let (name, rest) = text.split_at(text.find(|c: char| !"-_".contains(c) && !c.is_ascii_lowercase())?);
+        let has_name = name == "v" || name.ends_with(['-', '_']) && !name.starts_with(['-', '_']);
+        let text = if has_name { rest } else { text };
+        let is_epoch = |epoch: &str| !epoch.is_empty() && epoch.bytes().all(|byte| byte.is_ascii_digit());
+        let text =
+            text.split_once(':').filter(|(epoch, _)| is_epoch(epoch)).map_or(text, |(_, version)| version);
         let (numbers, arch) = Version::split_arch(text);
         let (major, rest) = number(numbers)?;
         let (minor, rest) = number(rest.strip_prefix('.')?)?;
@@ -342,8 +347,16 @@ mod tests {
         let program = "QEMU emulator version 9.0.2 (qemu-kvm-9.0.0-10.el9)";
         assert_eq!(Version::parse(program), v(9, 0, None));
         assert_eq!(Version::parse("vmlinuz-6.8.0-45-generic"), v(6, 8, None));
-        let package = Version::parse("kernel-5.14.0-284.el9.x86_64");
-        assert_eq!(package, Version::parse("5.14.0-284.el9.x86_64"));
+        for (text, release) in [
+            ("kernel-5.14.0-284.el9.x86_64", "5.14.0-284.el9.x86_64"),
+            ("linux-image-6.1.0-32-amd64", "6.1.0-32-amd64"),
+            ("Linux host 6.8.12-4-pve #1 SMP PREEMPT_DYNAMIC x86_64 GNU/Linux", "6.8.12-4-pve"),
+            ("pve-qemu-kvm_9.0.2-4", "9.0.2-4"),
+            ("1:7.2+dfsg-7+deb12u13", "7.2+dfsg-7+deb12u13"),
+        ] {
+            let read = Version::parse(text);
+            assert!(read.is_some() && read == Version::parse(release), "{text}: {read:?}");
+        }
     }
 
     #[test]
@@ -398,7 +411,20 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_version() {
-        for text in ["", "6", "6.", ".1", "6.x", "six.one", "6.18x", "99999999.1", "6,1"] {
+        for text in [
+            "",
+            "6",
+            "6.",
+            ".1",
+            "6.x",
+            "six.one",
+            "6.18x",
+            "99999999.1",
+            "6,1",
+            "x6.1",
+            "-6.1",
+            "linux-image-amd64",
+        ] {
             assert_eq!(Version::parse(text), None, "{text:?}");
         }
     }
