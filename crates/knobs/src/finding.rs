@@ -397,7 +397,7 @@ pub static TABLE: &[Row] = &[
             })
         },
         what: "cpuidle.governor={asked} on the kernel's command line has no effect: {governor} is in use",
-        why: "this kernel has no such governor here; haltpoll is one only in a guest of KVM",
+        why: "this kernel has no such governor; haltpoll registers in KVM guests only",
         remedy: "remove it",
     },
     Row {
