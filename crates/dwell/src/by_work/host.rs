@@ -2,9 +2,9 @@
 
 use crate::model::{self, Model};
 use anyhow::{Context, ensure};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
+use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Metadata, Reader, Segments};
 use dwell_replay::alignment::{Alignment, HaltsByHost, HostPolls, host_polls};
 use dwell_replay::causal::{Calibrated, External, Idled, Program};
@@ -47,6 +47,8 @@ pub(crate) struct Seen {
     polled_by_rule: usize,
     #[serde(skip)]
     pub(crate) by_host: Vec<Option<bool>>,
+    /// How much longer a halt takes the guest than the host, at least: the vCPU leaves the guest and comes back to it.
+    exit_and_entry_ns: Option<u64>,
     #[serde(skip)]
     costs: HaltsByHost,
 }
@@ -93,6 +95,7 @@ impl Host {
             polled: by_host.iter().flatten().filter(|polled| **polled).count(),
             polled_by_rule: by_rule.filter(|(idled, _)| **idled == Some(Idled::HostPolled)).count(),
             by_host,
+            exit_and_entry_ns: costs.exit_and_entry.map(Nanos::get),
             costs,
         };
         Ok(Above { segments, seen, present })
@@ -121,7 +124,7 @@ impl Above {
 
 impl Seen {
     pub(crate) fn words(&self) -> String {
-        let Seen { file, alignment, halts, seen, polled, polled_by_rule, .. } = self;
+        let Seen { file, alignment, halts, seen, polled, polled_by_rule, exit_and_entry_ns, .. } = self;
         let Some(alignment) = alignment else {
             return format!(
                 " The guest has {} halts before segments, too few to find them in {file}.",
@@ -133,13 +136,19 @@ impl Seen {
         let differs = (of_seen(*polled) - of_seen(*polled_by_rule)).abs() > CONTRADICTS;
         format!(
             " {file} has {} of the guest's {} halts; the host polled through {} of these, and would have polled through {} by the rules in \
-             force{}. \
+             force{}.{} \
              The guest's clock is {} {} the host's, give or take {}.",
             percent(*seen as f64 / (*halts).max(1) as f64),
             count(*halts as u128),
             percent(of_seen(*polled)),
             percent(of_seen(*polled_by_rule)),
             if differs { DIFFERS } else { "" },
+            exit_and_entry_ns.map_or_else(String::new, |ns| {
+                format!(
+                    " A vCPU takes {} to leave the guest at a halt and to come back.",
+                    duration(ns as f64)
+                )
+            }),
             duration(shift_ns.unsigned_abs() as f64),
             if shift_ns < 0 { "ahead of" } else { "behind" },
             duration((alignment.shift_most_ns - alignment.shift_least_ns) as f64 / 2.0),

@@ -257,6 +257,9 @@ fn a_guest_and_its_host_are_replayed_by_work_together() {
     assert!(halts - seen <= 2 && polled - through <= 2 && through > halts / 4, "{halts} {polled}: {work:#}");
     let by_rule = work["host"]["polled_by_rule"].as_u64().unwrap();
     assert!(by_rule.abs_diff(through) <= through / 50, "{by_rule} {through}");
+    // The host's halts begin 0.4 us after the guest's and end 0.9 us after the wakeup.
+    let out_and_back_ns = work["host"]["exit_and_entry_ns"].as_u64().unwrap();
+    assert!(LATENCIES_NS.map(|ns| ns - 500).contains(&out_and_back_ns), "{out_and_back_ns}");
     let shift_ns = work["host"]["alignment"]["shift_least_ns"].as_i64().unwrap();
     assert!((shift_ns - 7_000_000_000).abs() < 10_000, "{shift_ns}");
     for (name, ns) in ["after_host_poll", "after_halt"].into_iter().zip(LATENCIES_NS) {
