@@ -47,7 +47,7 @@ const LONGER: u32 = 5;
 /// What uses less than this share of a CPU is not recorded.
 const LEAST_CPU: f64 = 0.001;
 /// The fewest requests by which two times are compared.
-const FEWEST_REQUESTS: u64 = 16;
+const FEWEST_REQUESTS: f64 = 16.0;
 
 /// Why a thread was not observed or set.
 pub(super) enum Trouble {
@@ -126,13 +126,49 @@ pub(super) fn find_one(machine: &dyn Writable, target: &IothreadTarget) -> anyho
     found.with_context(|| format!("the QEMU at {} has no I/O thread {}", target.socket, target.id))
 }
 
-/// The counters of a thread at one time.
+/// The counters of a thread and its QEMU at one time.
 #[derive(Clone, Copy)]
-struct Reading {
+pub struct Reading {
     at: Instant,
     usage: Usage,
     /// Of its disks; `None` where that is not known.
     requests: Option<u64>,
+}
+
+/// What happened between two readings.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Its length \[s\].
+    pub seconds: f64,
+    /// CPU time of the thread \[ns\].
+    pub cpu_ns: f64,
+    /// How often the thread slept.
+    pub sleeps: f64,
+    /// Requests that the VM's disks served; 0 where that is not known.
+    pub requests: f64,
+}
+
+impl Reading {
+    /// The counters of a thread now.
+    ///
+    /// # Errors
+    /// Where there is no such thread.
+    pub fn of(thread: KernelThread, requests: Option<u64>) -> anyhow::Result<Reading> {
+        Ok(Reading { at: Instant::now(), usage: usage(thread)?, requests })
+    }
+
+    /// What happened since an earlier reading.
+    pub fn since(&self, before: &Reading) -> Turn {
+        let used = self.usage - before.usage;
+        let requests =
+            self.requests.zip(before.requests).map_or(0, |(now, before)| now.saturating_sub(before));
+        Turn {
+            seconds: self.at.duration_since(before.at).as_secs_f64().max(1e-9),
+            cpu_ns: used.cpu.get() as f64,
+            sleeps: used.switches.voluntary as f64,
+            requests: requests as f64,
+        }
+    }
 }
 
 /// What a thread used each second.
@@ -143,10 +179,8 @@ struct Rates {
 }
 
 impl Rates {
-    fn between(from: (Instant, Usage), to: (Instant, Usage)) -> Rates {
-        let seconds = to.0.duration_since(from.0).as_secs_f64().max(1e-9);
-        let used = to.1 - from.1;
-        Rates { cpu: used.cpu.get() as f64 / 1e9 / seconds, sleeps: used.switches.voluntary as f64 / seconds }
+    fn of(turn: &Turn) -> Rates {
+        Rates { cpu: turn.cpu_ns / 1e9 / turn.seconds, sleeps: turn.sleeps / turn.seconds }
     }
 
     /// Whether this is another load.
@@ -165,7 +199,7 @@ pub(super) struct IothreadSource {
     /// Since then the setting in force has been so without a probe.
     since: Option<Reading>,
     /// When it was last looked at.
-    looked: Option<(Instant, Usage)>,
+    looked: Option<Reading>,
     /// The rates first seen after the last probe.
     rates: Option<Rates>,
     probed: Option<Instant>,
@@ -228,12 +262,12 @@ impl Source for IothreadSource {
         lease: Option<&mut Lease>,
         now_ns: u64,
     ) -> Result<Look, Trouble> {
-        let now = (Instant::now(), self.usage()?);
+        let now = self.counters(None)?;
         let Some(looked) = self.looked.replace(now) else {
             self.since = Some(self.reading(machine)?);
             return Ok(Look::Nothing { quiet: false });
         };
-        let rates = Rates::between(looked, now);
+        let rates = Rates::of(&now.since(&looked));
         if rates.cpu + rates.sleeps * self.halt_cost.get() as f64 / 1e9 <= LEAST_CPU {
             return Ok(Look::Nothing { quiet: true });
         }
@@ -275,7 +309,7 @@ impl IothreadSource {
         let took = begun.elapsed();
         let after = self.reading(machine)?;
         self.since = Some(after);
-        self.looked = Some((after.at, after.usage));
+        self.looked = Some(after);
         let since = before.map_or(took, |before| after.at.duration_since(before.at));
         let halts = recorded.episodes.len() as u64;
         let counted = Counts { episodes: halts, halts, exits: halts, ..Counts::default() };
@@ -303,7 +337,7 @@ impl IothreadSource {
         lease.set(machine, present)?;
         let (begin, recorded, end) = probed?;
         let first = self.since.replace(self.reading(machine)?).unwrap_or(last);
-        self.looked = self.since.map(|since| (since.at, since.usage));
+        self.looked = self.since;
         (self.probed, self.rates) = (Some(Instant::now()), None);
         let took = end.at.duration_since(begin.at);
         let counted = recorded.counted([first, last], [begin, end]);
@@ -317,8 +351,8 @@ impl IothreadSource {
         Ok(recorded)
     }
 
-    fn usage(&self) -> Result<Usage, Trouble> {
-        usage(self.thread).map_err(|error| Trouble::Lost(format!("{error:#}")))
+    fn counters(&self, requests: Option<u64>) -> Result<Reading, Trouble> {
+        Reading::of(self.thread, requests).map_err(|error| Trouble::Lost(format!("{error:#}")))
     }
 
     fn reading(&self, machine: &dyn Writable) -> Result<Reading, Trouble> {
@@ -330,7 +364,7 @@ impl IothreadSource {
             // A qemu-storage-daemon does not count them.
             Err(_) => None,
         };
-        Ok(Reading { at: Instant::now(), usage: self.usage()?, requests })
+        self.counters(requests)
     }
 }
 
@@ -375,27 +409,20 @@ impl Recorded {
     /// What a setting did between the readings `force`, for as much work as there was in the time of these
     /// episodes: a part of that between the readings `probe`.
     fn counted(&self, force: [Reading; 2], probe: [Reading; 2]) -> Counts {
-        let used = |[from, to]: [Reading; 2]| {
-            let used = to.usage - from.usage;
-            let requests = to.requests.zip(from.requests).map(|(to, from)| to.saturating_sub(from));
-            let time = to.at.duration_since(from.at).as_secs_f64();
-            (used.cpu.get() as f64, used.switches.voluntary as f64, requests.unwrap_or(0), time.max(1e-9))
-        };
-        let (cpu_ns, sleeps, requests, time) = used(force);
-        let (probe_cpu_ns, probe_sleeps, probe_requests, probe_time) = used(probe);
+        let [force, probe] = [force, probe].map(|[from, to]| to.since(&from));
         // The readings are taken before and after the recorder works.
-        let part = (self.span.ns() as f64 / 1e9 / probe_time).min(1.0);
+        let part = (self.span.ns() as f64 / 1e9 / probe.seconds).min(1.0);
         let scale = part
-            * match requests.min(probe_requests) >= FEWEST_REQUESTS {
-                true => probe_requests as f64 / requests as f64,
-                false => probe_time / time,
+            * match force.requests.min(probe.requests) >= FEWEST_REQUESTS {
+                true => probe.requests / force.requests,
+                false => probe.seconds / force.seconds,
             };
         let episodes = self.episodes.len() as u64;
         // Without polls every episode sleeps, and the thread sleeps elsewhere, too.
-        let sleeps_of_one = (part * probe_sleeps / episodes.max(1) as f64).max(1.0);
+        let sleeps_of_one = (part * probe.sleeps / episodes.max(1) as f64).max(1.0);
         // No more than there were.
-        let halts = whole((sleeps * scale / sleeps_of_one).round()).min(episodes);
-        let polled_ns = whole(cpu_ns * scale - probe_cpu_ns * part).into();
+        let halts = whole((force.sleeps * scale / sleeps_of_one).round()).min(episodes);
+        let polled_ns = whole(force.cpu_ns * scale - probe.cpu_ns * part).into();
         Counts { episodes, halts, exits: halts, polled_ns, ..Counts::default() }
     }
 }

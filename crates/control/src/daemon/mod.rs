@@ -40,7 +40,7 @@ use dwell_knobs::place::Place;
 use dwell_knobs::qmp;
 use dwell_machine::{Sysroot, Writable, threads};
 use dwell_policy::{Layer, Nanos};
-pub use iothread::{kernel_thread, usage};
+pub use iothread::{Reading, Turn, kernel_thread, usage};
 use layered::Layered;
 use leases::end_left_open;
 pub use leases::{Stopped, stop};

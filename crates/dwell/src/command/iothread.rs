@@ -3,7 +3,6 @@
 mod bench;
 mod predict;
 mod set;
-pub(crate) mod turn;
 
 use crate::failure::Outcome;
 use crate::output::{self, FormatArg};

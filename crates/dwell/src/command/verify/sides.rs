@@ -4,9 +4,9 @@ use super::record::{RecordArgs, target};
 use super::watch::Watched;
 use super::work::{Counters, WorkArgs};
 use crate::command::iothread::kernel_thread;
-use crate::command::iothread::turn::{Reading, Turn};
 use anyhow::Context;
 use dwell_capture::{Recorder, Until};
+use dwell_control::daemon::{Reading, Turn};
 use dwell_knobs::change::Side;
 use dwell_knobs::iothread;
 use dwell_knobs::journal::Change;
@@ -172,7 +172,7 @@ impl Sides {
         let read = || {
             // The monitor serves one client at a time, and a change is written through it too.
             let requests = iothread::requests(&mut iothread::connect(machine, socket)?, None)?;
-            anyhow::Ok((Reading::of(thread, requests)?, self.counters.read()?))
+            anyhow::Ok((Reading::of(thread, Some(requests))?, self.counters.read()?))
         };
         let (begin, counted) = read()?;
         std::thread::sleep(length);

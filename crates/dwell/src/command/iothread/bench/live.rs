@@ -1,8 +1,8 @@
 //! The thread of a running QEMU, whose settings take turns.
 
 use super::{CPU_PER_REQUEST, CPU_SHARE, REQUESTS_PER_S, SLEEPS_PER_REQUEST, SLEEPS_PER_S};
-use crate::command::iothread::turn::{Reading, Turn};
 use anyhow::{Context, bail};
+use dwell_control::daemon::{Reading, Turn};
 use dwell_knobs::change::Outcome;
 use dwell_knobs::iothread;
 use dwell_knobs::lease::{self, Lease};
@@ -52,7 +52,7 @@ impl Live<'_> {
     }
 
     fn read(&self) -> anyhow::Result<Reading> {
-        Reading::of(self.observed, self.requests()?)
+        Reading::of(self.observed, Some(self.requests()?))
     }
 
     pub(super) fn turn(
