@@ -202,30 +202,40 @@ pub struct Source {
     pub command: Option<String>,
 }
 
-/// Where an episode ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IdleIncludes {
-    /// At the event that gave the idler something to do; the wakeup latency is not in `idle_ns`.
-    Event,
-    /// When the idler ran again; the wakeup latency is in `idle_ns`.
-    Wake,
-    /// Not known.
-    Unknown,
+dwell_policy::named! {
+    /// Where an episode ends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum IdleIncludes {
+        /// At the event that gave the idler something to do; the wakeup latency is not in `idle_ns`.
+        Event = "up to the wakeup event; the wakeup latency is not included",
+        /// When the idler ran again; the wakeup latency is in `idle_ns`.
+        Wake = "until the idler runs again; the wakeup latency is included",
+        /// Not known.
+        Unknown = "not known whether the wakeup latency is included",
+    }
+
+    /// The same for people.
+    pub fn words
 }
 
-/// The clock of a recording and its zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Clock {
-    /// CLOCK_MONOTONIC of the machine that idled.
-    Monotonic,
-    /// CLOCK_MONOTONIC, less its value when the recorder started.
-    RecorderStart,
-    /// perf's default clock (the scheduler clock): ns since boot, its rate not disciplined.
-    Perf,
-    /// Some clock in ns; only differences have a meaning.
-    Unknown,
+dwell_policy::named! {
+    /// The clock of a recording and its zero.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Clock {
+        /// CLOCK_MONOTONIC of the machine that idled.
+        Monotonic = "CLOCK_MONOTONIC",
+        /// CLOCK_MONOTONIC, less its value when the recorder started.
+        RecorderStart = "CLOCK_MONOTONIC since the recorder started",
+        /// perf's default clock (the scheduler clock): ns since boot, its rate not disciplined.
+        Perf = "perf's clock, since boot",
+        /// Some clock in ns; only differences have a meaning.
+        Unknown = "not known; only differences are meaningful",
+    }
+
+    /// The same for people.
+    pub fn words
 }
 
 /// Settings of one owner that came into force at one time.

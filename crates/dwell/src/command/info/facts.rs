@@ -4,7 +4,7 @@ use super::remarks;
 use crate::model;
 use crate::output;
 use dwell_recording::summary::Summary;
-use dwell_recording::{CauseShares, Clock, IdleIncludes, Metadata, SettingValue};
+use dwell_recording::{CauseShares, Metadata, SettingValue};
 use dwell_report::{count, duration, percent};
 
 pub(super) fn head(file: &str, summary: &Summary) -> String {
@@ -18,7 +18,7 @@ pub(super) fn head(file: &str, summary: &Summary) -> String {
         model::episodes_of(summary.all.episodes, summary.idlers.len()),
         metadata.layer.name()
     ));
-    text += &facts(metadata, Some(includes(metadata.idle_includes)));
+    text += &facts(metadata, Some(metadata.idle_includes.words()));
     summary.causes.iter().for_each(|causes| text += &label("causes:", &caused(causes)));
     remarks(summary).iter().for_each(|(name, what)| text += &label(name, what));
     text
@@ -50,7 +50,7 @@ pub(super) fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> Stri
     idle_times.into_iter().for_each(|what| line("idle times:", what));
     let steps = metadata.resolution_ns.filter(|&ns| ns > 1);
     let steps = steps.map(|ns| format!("; times in steps of {}", duration(ns as f64)));
-    line("clock:", &(clock(metadata.clock).to_owned() + &steps.unwrap_or_default()));
+    line("clock:", &(metadata.clock.words().to_owned() + &steps.unwrap_or_default()));
     line("source:", &source(metadata));
     let known = [
         ("kernel:", &metadata.kernel),
@@ -71,23 +71,6 @@ pub(super) fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> Stri
 
 /// Width of the labels.
 const LABEL: usize = 12;
-
-fn includes(includes: IdleIncludes) -> &'static str {
-    match includes {
-        IdleIncludes::Event => "up to the wakeup event; the wakeup latency is not included",
-        IdleIncludes::Wake => "until the idler runs again; the wakeup latency is included",
-        IdleIncludes::Unknown => "not known whether the wakeup latency is included",
-    }
-}
-
-fn clock(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Monotonic => "CLOCK_MONOTONIC",
-        Clock::RecorderStart => "CLOCK_MONOTONIC since the recorder started",
-        Clock::Perf => "perf's clock, since boot",
-        Clock::Unknown => "not known; only differences are meaningful",
-    }
-}
 
 fn source<O>(metadata: &Metadata<O>) -> String {
     let source = &metadata.source;

@@ -1,7 +1,8 @@
 //! Two recordings of timers, before and after a change.
 
+use super::words::head;
 use crate::{model, output};
-use dwell_report::{Cell, Column, Table, duration, number_of};
+use dwell_report::{Cell, Column, Table};
 use dwell_stats::Bucket;
 use dwell_timer::lateness::Delays;
 use dwell_timer::recorded::Timers;
@@ -78,14 +79,7 @@ impl Change<'_> {
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for (when, timers) in ["before", "after"].into_iter().zip(self.each()) {
-            let span = duration(timers.advice.span_ns as f64);
-            text += &output::wrapped(&format!(
-                "{when}: {}: {} of {} over {span}, rule of Linux {}",
-                timers.file,
-                number_of(timers.advice.timers.into(), "timer"),
-                number_of(timers.advice.vcpus as u128, "vCPU"),
-                timers.advice.in_force.kernel,
-            ));
+            text += &output::wrapped(&format!("{when}: {}", head(timers)));
         }
         let tables = [
             ("Exits by reason", self.exits_table()),

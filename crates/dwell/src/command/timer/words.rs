@@ -16,6 +16,19 @@ pub(super) fn print(timers: &Timers, format: Format, by_reason: bool) -> Outcome
     output::result(format, timers, || words.table(by_reason), || words.text(by_reason))
 }
 
+/// What was recorded, and the rule in force.
+pub(super) fn head(timers: &Timers) -> String {
+    let advice = &timers.advice;
+    format!(
+        "{}: {} of {} over {}, rule of Linux {}",
+        timers.file,
+        number_of(advice.timers.into(), "timer"),
+        number_of(advice.vcpus as u128, "vCPU"),
+        duration(advice.span_ns as f64),
+        advice.in_force.kernel,
+    )
+}
+
 struct Words<'a>(&'a Timers);
 
 impl Words<'_> {
@@ -24,14 +37,6 @@ impl Words<'_> {
         let bound = advice.recorded.timer_time_ns.map_or_else(
             || "not known".to_owned(),
             |ns| format!("{} of a CPU", percent(self.0.per_s(ns) / 1e9)),
-        );
-        let head = format!(
-            "{}: {} of {} over {}, rule of Linux {}",
-            self.0.file,
-            number_of(advice.timers.into(), "timer"),
-            number_of(advice.vcpus as u128, "vCPU"),
-            duration(advice.span_ns as f64),
-            advice.in_force.kernel,
         );
         let facts: Vec<String> = self
             .0
@@ -51,7 +56,7 @@ impl Words<'_> {
             rounded(self.0.per_s(advice.recorded.timer_exits as f64)),
         );
         let mut text = [
-            output::wrapped(&head),
+            output::wrapped(&head(self.0)),
             output::wrapped(&facts.join(", ")),
             output::wrapped(&check),
             format!("\n{}\n", output::wrapped(&most)),

@@ -181,9 +181,8 @@ pub(super) fn below(lines: &[Lines], notes: &[String]) -> String {
     for Lines { about, lines } in lines {
         text += &format!("\n# {about}\n{}\n", lines.join("\n"));
     }
-    for (number, note) in notes.iter().enumerate() {
-        let before = if number == 0 { "\n" } else { "" };
-        text += &format!("{before}{}", output::wrapped(&format!("note: {note}")));
+    if !notes.is_empty() {
+        text += "\n";
     }
-    text
+    text + &output::notes(notes)
 }
