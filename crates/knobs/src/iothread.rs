@@ -177,6 +177,10 @@ impl IothreadError {
     }
 }
 
+fn refused(property: &str, value: i64, why: &dyn std::fmt::Display) -> IothreadError {
+    IothreadError::Value { property: property.to_owned(), value, why: why.to_string() }
+}
+
 fn release(version: &str) -> Result<Version, IothreadError> {
     Version::parse(version)
         .ok_or_else(|| IothreadError::Version { version: version.chars().take(80).collect() })
@@ -190,11 +194,7 @@ pub fn setting(thread: &IoThread, version: &str) -> Result<Setting, IothreadErro
     let mut setting = Setting::defaults(Layer::Iothread, release(version)?);
     for (param, _) in setting.clone().iter() {
         let Some(value) = thread.properties.get(param.name) else { continue };
-        setting.set(param.name, *value).map_err(|error| IothreadError::Value {
-            property: param.name.to_owned(),
-            value: *value,
-            why: error.to_string(),
-        })?;
+        setting.set(param.name, *value).map_err(|error| refused(param.name, *value, &error))?;
     }
     Ok(setting)
 }
@@ -323,28 +323,23 @@ pub fn plan(
                 // Refused with the release that it came with, where that is known.
                 if Property::from_name(property).is_some() {
                     let mut known = present;
-                    known.set(property, *value).map_err(|error| IothreadError::Value {
-                        property: property.clone(),
-                        value: *value,
-                        why: error.to_string(),
-                    })?;
+                    known.set(property, *value).map_err(|error| refused(property, *value, &error))?;
                 }
                 get(monitor, &thread.id, property)?
             }
         };
         let to = thread.stored(property, *value);
-        let wrong = |why: String| IothreadError::Value { property: property.clone(), value: to, why };
         if from == to {
             continue;
         }
         if OTHER_PROPERTIES.contains(&property.as_str()) {
             if to < 0 {
-                return Err(wrong("it is negative".to_owned()));
+                return Err(refused(property, to, &"it is negative"));
             }
             let (knob, place) = (property.clone(), target.place(property));
             others.push(plan::Write { knob, place, from, to, then_wait_ms: 0, why: None });
         } else if Property::from_name(property).is_some() {
-            to_be.set(property, to).map_err(|error| wrong(error.to_string()))?;
+            to_be.set(property, to).map_err(|error| refused(property, to, &error))?;
         } else {
             return Err(IothreadError::Unknown { property: property.clone() });
         }
