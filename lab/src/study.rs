@@ -160,7 +160,7 @@ pub fn study(
     let priced = |(price, bound): (&Nanos, &OptimumBound)| {
         let cost = |counts: &Counts| counts.cost_ns(*price);
         let cost_of = |subject: &Subject| match subject {
-            Subject::BestFixed => cost(&windows.best(*price).1),
+            Subject::BestFixed => cost(&windows.least(|counts| Some(counts.cost_ns(*price))).1),
             Subject::BestKvm => grid.iter().map(cost).min().unwrap_or(0),
             _ => online.next().map_or(0, cost),
         };

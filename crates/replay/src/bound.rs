@@ -86,11 +86,6 @@ impl FixedWindows {
         &mut self.bins[index]
     }
 
-    /// The window of least cost at this halt cost, and what it does; the shortest of equals.
-    pub fn best(&self, halt_cost: Nanos) -> (Nanos, Counts) {
-        self.least(|counts| Some(counts.cost_ns(halt_cost)))
-    }
-
     /// The window of least `value`, among those for which it is something, and what it does; the shortest of equals.
     /// Without any, the window zero.
     pub fn least<T: PartialOrd>(&self, value: impl Fn(&Counts) -> Option<T>) -> (Nanos, Counts) {
@@ -212,7 +207,7 @@ mod tests {
                 source.visit(0..u64::MAX, &mut |batch| bank.feed(batch)).unwrap();
                 bank.take()[0]
             };
-            let (window, counts) = windows.best(Nanos(k));
+            let (window, counts) = windows.least(|counts| Some(counts.cost_ns(Nanos(k))));
             prop_assert_eq!(counts, fixed(window.get()));
             let tried = episodes.iter().map(|(idle, _)| *idle).chain([0]).map(|w| fixed(w).cost_ns(Nanos(k)));
             let least = tried.min().unwrap();
@@ -230,7 +225,7 @@ mod tests {
             let mut windows = FixedWindows::default();
             let mut optimum = OptimumBound::new(Nanos(k));
             Memory::of_one(&idle).visit(0..u64::MAX, &mut |batch| { windows.feed(batch); optimum.feed(batch) }).unwrap();
-            let (window, counts) = windows.best(Nanos(k));
+            let (window, counts) = windows.least(|counts| Some(counts.cost_ns(Nanos(k))));
             prop_assert_eq!(counts, fixed(&idle, window));
             let tried = idle.iter().copied().chain([0]).map(|w| fixed(&idle, Nanos(w)).cost_ns(Nanos(k)));
             let least = tried.min().unwrap();

@@ -5,7 +5,6 @@
 //! where the vCPUs of a host were. In a guest the latter is a VM below a VM, if it has a KVM at all.
 
 use dwell_policy::{Layer, Nanos};
-use dwell_recording::newfile::{self, NewFileError};
 use dwell_recording::{Metadata, regular};
 use dwell_stats::Interval;
 use dwell_stats::whole::whole;
@@ -176,15 +175,6 @@ impl Calibration {
         Ok(Calibration::load(&path)?.and_then(|stored| stored.of_recording(metadata).cloned()))
     }
 
-    /// Stores it, so that it is complete or absent.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn store(&self, path: &Path) -> Result<(), NewFileError> {
-        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
-        newfile::write(path, text.as_bytes())
-    }
-
     /// What halts of this kind cost, if it was measured.
     pub fn halt_of(&self, halt_of: HaltOf) -> Option<&HaltCosts> {
         self.halts.iter().find(|costs| costs.halt_of == halt_of)
@@ -242,7 +232,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("halt-cost.json");
         assert_eq!(Calibration::load(&path).unwrap(), None);
-        calibration().store(&path).unwrap();
+        std::fs::write(&path, serde_json::to_string_pretty(&calibration()).unwrap()).unwrap();
         assert_eq!(Calibration::load(&path).unwrap(), Some(calibration()));
         for (text, why) in [
             (

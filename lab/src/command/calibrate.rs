@@ -16,6 +16,7 @@ use dwell_lab::host::load_on;
 use dwell_lab::vm::VmError;
 use dwell_machine::{Machine, Sysroot, cpu, kernel};
 use dwell_policy::Nanos;
+use dwell_recording::newfile;
 use dwell_replay::calibration::{Calibration, FORMAT, HaltCost, HaltCosts, HaltOf};
 use dwell_report::{Cell, Column, Table};
 use dwell_stats::{Interval, MIN_ROUNDS, Measurements, Results};
@@ -74,7 +75,8 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
         halts,
     };
     // What cannot be stored is printed all the same, and what cannot be printed is stored.
-    let stored = path.as_ref().map_or(Ok(()), |path| calibration.store(path));
+    let text = serde_json::to_string_pretty(&calibration)? + "\n";
+    let stored = path.as_ref().map_or(Ok(()), |path| newfile::write(path, text.as_bytes()));
     output::result(args.format.format, &calibration, || table(&calibration), || people(&calibration))?;
     for note in notes {
         output::remark(&format!("note: {note}"));
