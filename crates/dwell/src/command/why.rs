@@ -96,13 +96,13 @@ pub(crate) fn watched(of: &Of, until: &Until<'_>) -> anyhow::Result<Report> {
 fn of_processes(system: &Arc<dyn System>, subjects: Vec<Subject>, until: &Until<'_>) -> Report {
     let processes: Vec<(u32, Option<&Vmm>)> =
         subjects.iter().map(|subject| (subject.pid, subject.vmm.as_ref())).collect();
-    let Bills { bills, slices, unwatched_ns_per_s, unwatched_half_width, span_ns, events, lost, untraced } =
+    let Bills { bills, slices, unwatched_ns_per_s, unwatched_half_width, seen } =
         watch(system, &processes, until, privileges::keep_those_for_watching);
     let of = |(place, (subject, bill)): (usize, (&Subject, Bill))| {
         let unwatched_ns_per_s = unwatched_ns_per_s[place];
         let known = Known {
             vmm: subject.vmm.as_ref(),
-            span_ns,
+            span_ns: seen.span_ns,
             unwatched_ns_per_s,
             slices: &slices[place],
             used_half_width: unwatched_half_width[place],
@@ -113,14 +113,14 @@ fn of_processes(system: &Arc<dyn System>, subjects: Vec<Subject>, until: &Until<
         OfSubject { pid, name, unwatched_ns_per_s, busy_ns: None, steal_ns: None, bill, removals }
     };
     let bills = subjects.iter().zip(bills).enumerate().map(of);
-    Report { span_ns, events, lost_events: lost, untraced, bills: bills.collect() }
+    Report { bills: bills.collect(), ..seen }
 }
 
 fn of_cpus(system: &Arc<dyn System>, until: &Until<'_>) -> Report {
     let found = watch_cpus(system, until, privileges::keep_those_for_watching);
     let host_halts = Machine::hypervisor(&**system).is_some().then_some(HALT_COST);
     let removals = removals_of_cpus(&found, &**system, host_halts);
-    let CpusBill { bill, busy_ns, steal_ns, span_ns, events, lost, untraced, .. } = found;
+    let CpusBill { bill, busy_ns, steal_ns, seen, .. } = found;
     let of = OfSubject {
         pid: None,
         name: "CPUs of this machine".to_owned(),
@@ -130,7 +130,7 @@ fn of_cpus(system: &Arc<dyn System>, until: &Until<'_>) -> Report {
         bill,
         removals,
     };
-    Report { span_ns, events, lost_events: lost, untraced, bills: vec![of] }
+    Report { bills: vec![of], ..seen }
 }
 
 /// The processes that are asked for; none: the CPUs of this machine.

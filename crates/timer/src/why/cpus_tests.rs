@@ -156,10 +156,7 @@ fn what_removes_a_wakeup_is_named_with_its_unit_and_what_it_saves_the_host() {
         slices: vec![],
         busy_ns: None,
         steal_ns: 0,
-        span_ns: 1_000_000_000,
-        events: 0,
-        lost: 0,
-        untraced: None,
+        seen: Report { span_ns: 1_000_000_000, ..Report::default() },
         tasks: [("daemon".to_owned(), DAEMON)].into(),
     };
     let machine = Fake::new().file("/proc/70/cgroup", "0::/system.slice/metrics.service\n");
@@ -253,11 +250,11 @@ fn a_thread_that_sleeps_is_found_on_this_machine() {
     let found = watch_cpus(&system, &until, || ());
     ended.store(true, std::sync::atomic::Ordering::Relaxed);
     sleeper.unwrap().join().unwrap();
-    if let Some(why) = &found.untraced {
+    if let Some(why) = &found.seen.untraced {
         return dwell_testing::skip!("tracing", TEST, "{why}");
     }
-    if found.lost > 0 {
-        return dwell_testing::skip!("tracing", TEST, "{} events were lost", found.lost);
+    if found.seen.lost_events > 0 {
+        return dwell_testing::skip!("tracing", TEST, "{} events were lost", found.seen.lost_events);
     }
     assert_eq!(found.bill.lines.iter().map(|line| line.cpu_ns).sum::<u64>(), found.bill.cpu_ns);
     let is_timer = |by: &String| by.starts_with("timer ");
@@ -266,6 +263,6 @@ fn a_thread_that_sleeps_is_found_on_this_machine() {
             && matches!(&line.cause, Cause::Task { woken_by: Some(by) } if is_timer(by))
     };
     let runs: u64 = found.bill.lines.iter().filter(is_woken).map(|line| line.count).sum();
-    dwell_testing::say!("{runs} runs of a thread that sleeps 1 ms, in {} ns", found.span_ns);
+    dwell_testing::say!("{runs} runs of a thread that sleeps 1 ms, in {} ns", found.seen.span_ns);
     assert!(runs > 0, "{:#?}", found.bill);
 }

@@ -2,7 +2,7 @@
 
 use super::removal::per_s;
 use super::slices::{SLICES, Slicing, half_width};
-use super::{Bill, Counted, Describe, Polls, Task, Watch};
+use super::{Bill, Counted, Describe, Polls, Report, Task, Watch};
 use crate::record::reasons;
 use dwell_capture::kvm_stats::{Counters, StatsReader};
 use dwell_capture::names::pids_are_global;
@@ -31,13 +31,8 @@ pub struct Bills {
     pub unwatched_ns_per_s: Vec<Option<u64>>,
     /// Half the width of the interval of that, as a share of it.
     pub unwatched_half_width: Vec<Option<f64>>,
-    /// How long it was watched \[ns\].
-    pub span_ns: u64,
-    pub events: u64,
-    /// Events that were lost.
-    pub lost: u64,
-    /// Why nothing was traced, if it was not.
-    pub untraced: Option<String>,
+    /// What was watched, without the bills.
+    pub seen: Report,
 }
 
 /// The longest time between two rounds.
@@ -82,8 +77,7 @@ pub fn watch(
     };
     round.read(until, &mut each);
     let after: Vec<Reading> = readings(processes, &tasks, &mut readers);
-    let end = now_ns();
-    round.end(end, &mut each);
+    round.end(now_ns(), &mut each);
     let slices = watches.iter_mut().map(Watch::take_slices).collect();
     let (unwatched_ns_per_s, unwatched_half_width) = unwatched.into_iter().unzip();
     let both = watches.into_iter().zip(before.iter().zip(&after));
@@ -92,10 +86,7 @@ pub fn watch(
         slices,
         unwatched_ns_per_s,
         unwatched_half_width,
-        span_ns: end - round.start_ns,
-        events: round.events,
-        lost: round.lost,
-        untraced: round.untraced,
+        seen: round.seen,
     }
 }
 
@@ -134,13 +125,11 @@ fn unwatched(
 pub(super) struct Round {
     trace: Option<Trace>,
     /// Why nothing is traced, if it is not.
-    pub(super) untraced: Option<String>,
+    pub(super) seen: Report,
     merge: Merge,
     slicing: Slicing,
     duration: Option<Duration>,
     pub(super) start_ns: u64,
-    pub(super) events: u64,
-    pub(super) lost: u64,
 }
 
 impl Round {
@@ -150,10 +139,10 @@ impl Round {
             Ok(()) => Ok(trace),
             Err(error) => Err(error.to_string()),
         });
-        let untraced = enabled.as_ref().err().cloned();
+        let seen = Report { untraced: enabled.as_ref().err().cloned(), ..Report::default() };
         let (start_ns, merge) = (now_ns(), Merge::default());
         let slicing = Slicing::new(start_ns, duration);
-        Round { trace: enabled.ok(), untraced, merge, slicing, duration, start_ns, events: 0, lost: 0 }
+        Round { trace: enabled.ok(), seen, merge, slicing, duration, start_ns }
     }
 
     /// Reads events for the duration, or until it is stopped. `each` takes them, and `None` where a slice of the time ends
@@ -177,10 +166,11 @@ impl Round {
     /// Reads what is left of the events up to `end_ns`.
     pub(super) fn end(&mut self, end_ns: u64, each: &mut dyn FnMut(Option<&Event>)) {
         let _ = self.trace.as_mut().map(Trace::disable);
+        self.seen.span_ns = end_ns - self.start_ns;
         self.pass(end_ns, each);
         if let Some(trace) = &mut self.trace {
             let _ = trace.settle_losses();
-            self.lost += trace.lost().values().sum::<u64>();
+            self.seen.lost_events += trace.lost().values().sum::<u64>();
         }
         while self.slicing.ends(end_ns) {
             each(None);
@@ -189,11 +179,11 @@ impl Round {
 
     /// Passes on the events up to `until_ns`.
     fn pass(&mut self, until_ns: u64, each: &mut dyn FnMut(Option<&Event>)) {
-        let Round { trace: Some(trace), merge, slicing, start_ns, events, lost, .. } = self else { return };
+        let Round { trace: Some(trace), merge, slicing, start_ns, seen, .. } = self else { return };
         trace.drain(|event| {
             if event.time_ns >= *start_ns {
-                *events += 1;
-                *lost += u64::from(!merge.push(event));
+                seen.events += 1;
+                seen.lost_events += u64::from(!merge.push(event));
             }
         });
         merge.release(until_ns, |event| {

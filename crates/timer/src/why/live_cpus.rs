@@ -1,7 +1,7 @@
 //! The bill of this machine's own CPUs.
 
 use super::live::Round;
-use super::{Bill, Cpus, NameOf, Numbers};
+use super::{Bill, Cpus, NameOf, Numbers, Report};
 use dwell_capture::names::{ProcNames, pids_are_global};
 use dwell_capture::probe::{Probe, Trace};
 use dwell_capture::system::System;
@@ -25,11 +25,8 @@ pub struct CpusBill {
     pub busy_ns: Option<u64>,
     /// Of that, what the host gave to others.
     pub steal_ns: u64,
-    pub span_ns: u64,
-    pub events: u64,
-    pub lost: u64,
-    /// Why nothing was traced, if it was not.
-    pub untraced: Option<String>,
+    /// What was watched, without the bills.
+    pub seen: Report,
     /// Of each task, one number.
     pub tasks: BTreeMap<String, i32>,
 }
@@ -65,7 +62,7 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
     let mut round = Round::begin(opened, until.duration);
     let mut cpus = Cpus::new(polling, round.start_ns, name_of);
     // Where there are events they have the polls.
-    let polling = polling.filter(|_| round.untraced.is_some()).map(|_| cpu::online(machine));
+    let polling = polling.filter(|_| round.seen.untraced.is_some()).map(|_| cpu::online(machine));
     let counters = CpuidleCounters::open(polling.unwrap_or_default(), |path| path.into());
     let polled_ns = || counters.read().map(|(_, counts)| counts.polled_ns).sum::<u64>();
     let before = (Stat::of_all(machine), polled_ns());
@@ -76,8 +73,7 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
     round.read(until, &mut each);
     let (end, after) = (now_ns(), (Stat::of_all(machine), polled_ns()));
     round.end(end, &mut each);
-    let span_ns = end - round.start_ns;
-    let wall_ns = span_ns.saturating_mul(u64::try_from(cpu::online(machine).len()).unwrap_or(1));
+    let wall_ns = round.seen.span_ns.saturating_mul(u64::try_from(cpu::online(machine).len()).unwrap_or(1));
     let both = before.0.zip(after.0);
     let since = |of: fn(&Stat) -> u64| both.map(|(before, after)| of(&after).saturating_sub(of(&before)));
     let busy_ns = since(|stat| stat.idle.get()).map(|idle| wall_ns.saturating_sub(idle));
@@ -88,10 +84,7 @@ pub fn watch_cpus(system: &Arc<dyn System>, until: &Until<'_>, on_open: fn()) ->
         bill: cpus.finish(end, busy_ns, after.1.saturating_sub(before.1), &numbers),
         busy_ns,
         steal_ns: since(|stat| stat.steal.get()).unwrap_or(0),
-        span_ns,
-        events: round.events,
-        lost: round.lost,
-        untraced: round.untraced,
+        seen: round.seen,
         tasks,
     }
 }

@@ -64,7 +64,7 @@ pub fn removals_of_cpus(bill: &CpusBill, machine: &dyn Machine, halt_cost: Optio
         let unit = bill.tasks.get(name).and_then(|tid| unit(machine, *tid));
         let whose = unit.as_ref().map_or_else(String::new, |unit| format!(" of {unit}"));
         removal(
-            format!("timers of task {name}{whose}: {} runs a second", per_s(runs, bill.span_ns)),
+            format!("timers of task {name}{whose}: {} runs a second", per_s(runs, bill.seen.span_ns)),
             match unit {
                 Some(unit) => format!("longer periods in its settings, or systemctl stop {unit}"),
                 None if is_of_kernel(name) => "it is a thread of the kernel: what it serves".to_owned(),
@@ -87,7 +87,7 @@ pub fn removals_of_cpus(bill: &CpusBill, machine: &dyn Machine, halt_cost: Optio
         let ticks = wakeups(&bill.bill, &is);
         let kernel = machine.text("/proc/cmdline").unwrap_or_default();
         let off = kernel.split_ascii_whitespace().find(|word| ["nohz=off", "highres=off"].contains(word))?;
-        let per_s = per_s(ticks, bill.span_ns);
+        let per_s = per_s(ticks, bill.seen.span_ns);
         (per_s >= TICKS_PER_S).then(|| {
             removal(
                 format!("tick of CPUs that idle: {per_s} wakeups a second"),
@@ -135,7 +135,7 @@ pub fn removals_of_cpus(bill: &CpusBill, machine: &dyn Machine, halt_cost: Optio
     all.extend(lines.iter().filter_map(of_line));
     all.extend(tick());
     all.push(polls());
-    worth(all, bill.span_ns)
+    worth(all, bill.seen.span_ns)
 }
 
 /// The task that this is of, if a timer of its own is what for; not this program.

@@ -4,8 +4,9 @@ use super::{Bill, Removal};
 use serde::{Deserialize, Serialize};
 
 /// What was watched, and the bills.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
+    /// How long it was watched \[ns\].
     pub span_ns: u64,
     pub events: u64,
     pub lost_events: u64,
