@@ -135,7 +135,8 @@ pub struct HaltsByHost {
     /// From the wakeup of a vCPU that halted to running on the host: the median.
     pub latency: Option<Nanos>,
     /// How much longer a halt takes the guest than the host's episode in it: the vCPU leaves the guest and comes back to it, which
-    /// takes CPU time. The lower end of the median's interval.
+    /// takes CPU time. The lower end of the median's interval; with the 1 or 2 us of the guest's idle task around the halt
+    /// where that is not known apart.
     pub exit_and_entry: Option<Nanos>,
 }
 
