@@ -55,6 +55,8 @@ pub struct Work {
     pub speed: Range,
     /// CPU time polled and halts at their cost, for a unit of work \[ns\].
     pub cost_ns: Range,
+    /// CPU time for a unit of work, with that of the segments, over that under the present setting.
+    pub cpu: Range,
     /// From one unit of work of a leading task to the next \[ns\].
     pub cycle_ns: Range,
     /// CPU time of segments and polls in a second of all CPUs together \[s\].
@@ -402,6 +404,7 @@ impl Judged {
         Work {
             speed: self.over_present(rule, per_s),
             cost_ns: self.range(rule, |all| all[rule].per_work(all[rule].counts.cost_ns(halt_cost) as f64)),
+            cpu: self.over_present(rule, |of| of.cpu_per_work(halt_cost)),
             cycle_ns: self.range(rule, |all| self.leading as f64 * 1e9 / per_s(&all[rule])),
             cpu_s: self
                 .range(rule, |all| per_ns(&all[rule], (all[rule].busy_ns + polled_ns(&all[rule])) as f64)),

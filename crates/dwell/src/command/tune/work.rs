@@ -11,7 +11,7 @@ use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::{Conclusion, Goal, Worth};
-use dwell_replay::causal::{self, Other, Predictor, Task};
+use dwell_replay::causal::{self, Other, Predictor, Range, Task, Work};
 use dwell_replay::tune::Decided;
 use dwell_replay::{Figure, Rule, Values};
 use dwell_report::{count, duration, percent, ratio};
@@ -187,9 +187,16 @@ impl ByWork {
             figure => figure.words(),
         };
         let gain = self.advice.gain.map_or_else(String::new, |gain| {
-            let speed = self.advice.row(&chosen).map(|row| row.work.speed);
-            let speed = speed.map_or_else(String::new, |speed| {
-                format!(", at {} ({}) times the work a second", ratio(speed.middle), between(speed, ratio))
+            let speed = self.advice.row(&chosen).map_or_else(String::new, |row| {
+                let times = |of: Range| format!("{} ({})", ratio(of.middle), between(of, ratio));
+                let Work { speed, cpu, .. } = row.work;
+                let cpu = match speed.middle < 1.0 {
+                    true => {
+                        format!(" and {} of the CPU time for a unit of it, segments included", times(cpu))
+                    }
+                    false => String::new(),
+                };
+                format!(", at {} times the work a second{cpu}", times(speed))
             });
             format!(
                 "{} less {unit} for a unit of work than under the present setting (range {} to {}){speed}",

@@ -307,5 +307,11 @@ fn a_guest_and_its_host_are_replayed_by_work_together() {
     let (text, csv) = (run("tune", "table"), run("tune", "csv"));
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains("Advice: set halt_poll_ns=0: by work, "), "{text}");
+    // Less work is done, so that the CPU time of all of a unit is beside that.
+    let [speed, cpu] = ["speed", "cpu"].map(|name| rows[1][name]["middle"].as_f64().unwrap());
+    assert!(
+        speed < 1.0 && (0.5..1.0).contains(&cpu) && text.contains(" of the CPU time for a unit of it"),
+        "{text}"
+    );
     assert_eq!(String::from_utf8(csv).unwrap().lines().count(), 1 + rows.len());
 }
