@@ -3,8 +3,9 @@
 //! Settings are searched on the first half of the recording, coarse to fine: a part of the grid on its first segments, the
 //! best of it on the whole half, then what is near the best. On the second half the choice is judged. It is advised only
 //! if its range excludes that a unit of work costs more than under the present setting, or under the better of the
-//! default and *never*; else the better one of those two is tried. Nor is it if less work would be done with no less CPU
-//! time for a unit of it: what is not polled is then spent in longer segments.
+//! default and *never*, or if its range excludes that less work is done, and a unit costs less in the middle; else the
+//! better one of those two is tried. Nor is it if less work would be done with no less CPU time for a unit of it: what is
+//! not polled is then spent in longer segments.
 
 use super::Outcome;
 use super::predict::{Judged, Predictor, Range, Work};
@@ -299,9 +300,9 @@ impl Judge<'_> {
         }
         let others = || self.references.iter().filter(|other| **other != rule && self.meets(**other));
         let is_best = || others().all(|other| self.over(rule, *other).high <= 1.0);
-        let is_worst = || others().any(|other| self.over(rule, *other).low > 1.0);
+        let is_beaten = || others().any(|other| self.over(rule, *other).low > 1.0);
         let (meets, gain) = ([0, rule].map(|rule| self.meets(rule)), self.gain(rule));
-        let is_sure = || (gain.share.low > 0.0 && is_best()) || (self.is_faster(rule, &gain) && !is_worst());
+        let is_sure = || (gain.share.low > 0.0 && is_best()) || (self.is_faster(rule, &gain) && !is_beaten());
         let verdict = Conclusion::of(meets, &gain, is_sure, self.task.worth_a_change);
         if verdict.is_change() && self.is_only_slower(rule) { Conclusion::Slower } else { verdict }
     }
