@@ -65,7 +65,7 @@ const LONGEST: usize = 200;
 const NEAR_NS: i64 = 1_000_000;
 /// Episodes of one idler that are looked at, the first ones.
 const MOST: usize = 1 << 20;
-/// CPUs of the guest of which the one with the most halts is compared, and vCPUs of the host that may be its, busiest first.
+/// So many of the guest's CPUs and of the host's vCPUs are looked at, the busiest.
 const CANDIDATES: usize = 16;
 
 /// Shifts the clock of `guest` to that of `host`; `None` where their halts do not determine by how much, or the time of day of
@@ -99,7 +99,7 @@ fn aligned(
 ) -> Result<Option<Alignment>, ReadError> {
     let busiest = busiest(guest);
     let each = busiest.iter().zip(halts(guest, &busiest, true)?);
-    // Of two CPUs that wait for each other, one may poll long enough for the other, and that one not.
+    // The busiest may hardly halt: of two CPUs that wait for each other, one may poll until the other wakes it.
     let Some((&cpu, halts)) = each.min_by_key(|(_, halts)| std::cmp::Reverse(halts.len())) else {
         return Ok(None);
     };
@@ -172,26 +172,27 @@ pub fn host_polls(
         Some(by_time_of_day_ns) => aligned(guest, host, &vcpus, by_time_of_day_ns)?,
         None => None,
     };
-    let latency = host.segments()?.as_ref().and_then(halt_latency);
-    Ok(match alignment {
+    let (by_segment, longer, polls) = match &alignment {
         Some(alignment) => {
             let metadata = guest.metadata();
             let version = Versions::of_recording(metadata).of(Layer::Guest);
             let setting = setting_of(Layer::Guest, version, &metadata.settings);
             let guest_polls = setting.is_some_and(|setting| maximum(&setting) > 0);
-            let (by_segment, longer) = polled_through(segments, guest_polls, &vcpus, &alignment);
+            let (by_segment, longer) = polled_through(segments, guest_polls, &vcpus, alignment);
             let polls = by_segment.contains(&Some(true));
-            let exit_and_entry = Estimate::of(longer).map(|of| Nanos(of.low_ns));
-            let halts = HaltsByHost { latency, exit_and_entry };
-            Some(HostPolls { alignment: Some(alignment), by_segment, polls, halts })
+            (by_segment, longer, polls)
         }
         None if halts <= FEW_HALTS * segments.rows.len() as f64 => {
             let polls = vcpus.iter().flat_map(|(_, episodes)| episodes).any(|episode| episode.polled);
-            let halts = HaltsByHost { latency, exit_and_entry: None };
-            Some(HostPolls { alignment: None, by_segment: vec![None; segments.rows.len()], polls, halts })
+            (vec![None; segments.rows.len()], vec![], polls)
         }
-        None => None,
-    })
+        None => return Ok(None),
+    };
+    let halts = HaltsByHost {
+        latency: host.segments()?.as_ref().and_then(halt_latency),
+        exit_and_entry: Estimate::of(longer).map(|of| Nanos(of.low_ns)),
+    };
+    Ok(Some(HostPolls { alignment, by_segment, polls, halts }))
 }
 
 /// For each segment what the vCPU did whose episodes are those of the segment's CPU; and by how much the guest's halts, those

@@ -4,8 +4,8 @@
 //! best of it on the whole half, then what is near the best. On the second half the choice is judged. It is advised only
 //! if its range excludes that a unit of work costs more than under the present setting, or under the better of the
 //! default and *never*, or if its range excludes that less work is done, and a unit costs less in the middle; else the
-//! better one of those two is tried. Nor is it if less work would be done with no less CPU time for a unit of it: what is
-//! not polled is then spent in longer segments.
+//! better one of those two is tried. Nothing is advised with which less work would be done and a unit of it would take no
+//! less CPU time: what is not polled is then spent in longer segments.
 
 use super::Outcome;
 use super::predict::{Judged, Predictor, Range, Work};
