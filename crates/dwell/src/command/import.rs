@@ -183,7 +183,7 @@ const SOURCES: [Named<GuestSource>; 3] = [
     ("switch", "Context switches to and from the idle task, as perf records them", GuestSource::Switch),
 ];
 
-/// What the text is, if any importer reads it.
+/// What the text is; an error of one that no importer reads.
 pub(in crate::command) fn recognise(input: &mut import::Input<'_>) -> anyhow::Result<import::Format> {
     match import::recognise(input)? {
         import::Format::Foreign(foreign) => bail!("{}: {}", input.name(), foreign.words()),
@@ -196,9 +196,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     let kind = match args.kind {
         Some(kind) => kind,
         None => match recognise(&mut input)? {
+            import::Format::Events | import::Format::Foreign(_) => Kind::Perf,
             import::Format::Qemu => Kind::Qemu,
             import::Format::Csv => Kind::Csv,
-            _ => Kind::Perf,
         },
     };
     args.are_for(kind, input.name())?;
