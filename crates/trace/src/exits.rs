@@ -6,8 +6,8 @@
 //! the rows are perf's to the last digit.
 
 use crate::event::TracepointKind;
-use crate::import::perf::{Line, ThreadVcpus, exit_reason, text};
-use crate::import::{ImportError, Input, excerpt, has_raw_exit};
+use crate::import::perf::{Line, ThreadVcpus, exit_reason};
+use crate::import::{ImportError, Input, excerpt, raw_exit_remedy, text};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -241,7 +241,7 @@ impl ExitCounter {
         let named = |word: &str| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
         let unparsable = || {
             let text = excerpt(line.trim().as_bytes());
-            let how = has_raw_exit(line).map_or_else(String::new, |how| format!("; {how}"));
+            let how = raw_exit_remedy(line).map_or_else(String::new, |how| format!("; {how}"));
             Err(format!("names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`{how}"))
         };
         match Line::parse(line) {

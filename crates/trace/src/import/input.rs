@@ -3,6 +3,7 @@
 use super::{ImportError, excerpt};
 use dwell_recording::{COMPRESSED, FOREIGN, WriteError, regular};
 use flate2::bufread::MultiGzDecoder;
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
@@ -28,7 +29,7 @@ impl Place {
     /// The error of a line that names this event and is not one.
     pub(super) fn unparsable(&self, event: &dyn fmt::Display, line: &str) -> ImportError {
         let text = excerpt(line.trim().as_bytes());
-        let how = has_raw_exit(line).unwrap_or(
+        let how = raw_exit_remedy(line).unwrap_or(
             "if lines were wrapped or cut off, make the text anew; else --skip-unparsable counts such lines",
         );
         ImportError::Refused(format!("{self} names `{event}` but cannot be parsed: `{text}`; {how}"))
@@ -50,8 +51,24 @@ impl fmt::Display for Place {
     }
 }
 
+/// Text of bytes that may be no UTF-8: the name of a task can be anything. Without the colours of a terminal.
+pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(bytes);
+    if !text.contains(COLOUR) {
+        return text;
+    }
+    let mut parts = text.split(COLOUR);
+    let first = parts.next().unwrap_or_default().to_owned();
+    // `ESC [ 01;31 m`
+    let shown = |part| str::trim_start_matches(part, |c: char| c.is_ascii_digit() || c == ';').get(1..);
+    Cow::Owned(parts.fold(first, |line, part| line + shown(part).unwrap_or_default()))
+}
+
+/// What begins a colour.
+const COLOUR: &str = "\x1b[";
+
 /// What to do about a line with the fields of an exit in place of its text.
-pub(crate) fn has_raw_exit(line: &str) -> Option<&'static str> {
+pub(crate) fn raw_exit_remedy(line: &str) -> Option<&'static str> {
     line.contains(" exit_reason=").then_some(
         "it has the number of the exit and not its name; make the text without `trace-cmd report -R`, on a machine that has \
          trace-cmd's or perf's plugin for KVM",

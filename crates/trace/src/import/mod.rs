@@ -19,8 +19,8 @@ pub mod qemu;
 
 mod recognise;
 
-pub(crate) use input::has_raw_exit;
 pub use input::{Binary, Input, InputError, Place, STDIN, quoted};
+pub(crate) use input::{raw_exit_remedy, text};
 pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};

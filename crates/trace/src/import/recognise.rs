@@ -1,8 +1,8 @@
 //! What a text is, by its first lines.
 
-use super::perf::{Line, named_in, text};
+use super::perf::{Line, named_in};
 use super::qemu;
-use super::{Input, InputError};
+use super::{Input, InputError, text};
 use crate::event::TracepointKind;
 
 /// How much of a text is looked at.

@@ -1,11 +1,11 @@
 //! The events in the lines of a text, in order of time.
 
-use super::line::{Dialect, Line, TextEvent, ThreadVcpus, text};
+use super::line::{Dialect, Line, TextEvent, ThreadVcpus};
 use super::names::TaskNames;
 use super::{ImportError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
 use crate::import::number::digits;
-use crate::import::{EventSpan, ImportSummary, Input, Place};
+use crate::import::{EventSpan, ImportSummary, Input, Place, text};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
 use dwell_policy::arch::Arch;

@@ -10,7 +10,6 @@ use super::fields::vcpu_of;
 use crate::event::{Event, SystemCall, TracepointKind};
 use crate::import::number::digits;
 use crate::pairing::ByNumber;
-use std::borrow::Cow;
 
 dwell_policy::named! {
     /// Which tool writes a line like this.
@@ -111,22 +110,6 @@ pub(crate) enum Line<'a> {
     /// Anything else: call chains, blank lines, messages.
     Other,
 }
-
-/// Text of bytes that may be no UTF-8: the name of a task can be anything. Without the colours of a terminal.
-pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
-    let text = String::from_utf8_lossy(bytes);
-    if !text.contains(COLOUR) {
-        return text;
-    }
-    let mut parts = text.split(COLOUR);
-    let first = parts.next().unwrap_or_default().to_owned();
-    // `ESC [ 01;31 m`
-    let shown = |part| str::trim_start_matches(part, |c: char| c.is_ascii_digit() || c == ';').get(1..);
-    Cow::Owned(parts.fold(first, |line, part| line + shown(part).unwrap_or_default()))
-}
-
-/// What begins a colour.
-const COLOUR: &str = "\x1b[";
 
 impl<'a> Line<'a> {
     pub(crate) fn parse(line: &'a str) -> Line<'a> {

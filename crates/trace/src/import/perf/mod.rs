@@ -29,9 +29,9 @@ pub use fields::{exit_reason, parse, vcpu_of};
 pub use line::TextEvent;
 
 pub(crate) use events::named_in;
-pub(crate) use line::{Line, ThreadVcpus, text};
+pub(crate) use line::{Line, ThreadVcpus};
 
-use super::{ImportError, ImportSummary, Input, Place};
+use super::{ImportError, ImportSummary, Input, Place, text};
 use crate::contention::{self, Contention};
 use crate::event::{EventKind, TracepointKind};
 use crate::guest::{GuestPairing, GuestSource, polling_state};

@@ -37,8 +37,7 @@ mod sleeps;
 pub use crate::aio::DecisionCounts;
 pub use sleeps::{Sleeps, ids};
 
-use super::perf::text;
-use super::{EventSpan, ImportError, ImportSummary, Input, Place};
+use super::{EventSpan, ImportError, ImportSummary, Input, Place, text};
 use crate::aio::Contexts;
 use crate::event::{Event, EventKind};
 use crate::pairing::{PairedEpisode, Pairing};
