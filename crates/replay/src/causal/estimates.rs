@@ -90,6 +90,17 @@ impl Estimate {
         }
     }
 
+    /// What is assumed of a halt through which the host did not poll, where this is how long those take through which it did: the
+    /// host's own halt comes on top.
+    const fn and_halt_of_host(self) -> Estimate {
+        let of_host = ASSUMED_OF_VCPUS.after_halt;
+        Estimate::assumed(
+            self.ns.saturating_add(of_host.ns),
+            self.low_ns.saturating_add(of_host.low_ns),
+            self.high_ns.saturating_add(of_host.high_ns),
+        )
+    }
+
     /// How much more the first is than the second, at least 0.
     fn difference(more: Estimate, less: Estimate) -> Estimate {
         Estimate {
@@ -105,13 +116,13 @@ impl Estimate {
 /// The [`Constants`], each with its interval and source.
 pub type Estimates = Constants<Estimate>;
 
-/// What constants are assumed to be where a recording does not show them: about what they were on the one machine
-/// where they were measured, a nested guest of 2 vCPUs, with intervals as wide as what loads differ by there
-/// (`experiments/guest-loads/README.md`). An interrupt waits for the whole of a halt where another CPU handles it (24 us, a
-/// disk), and a timer for part of it (11 us).
+/// What constants are assumed to be where a recording does not show them: about what they were on one machine, a nested guest
+/// of 2 vCPUs, with intervals as wide as what loads differ by there, and the latency of a halt as on a second one, too (32 to
+/// 60 us, `experiments/guest-loads/README.md`). An interrupt waits for the whole of a halt where another CPU handles it (24 us,
+/// a disk), and a timer for part of it (11 us).
 const ASSUMED: Estimates = Estimates {
     after_poll: Estimate::assumed(2_000, 1_000, 4_000),
-    after_halt: Estimate::assumed(20_000, 10_000, 40_000),
+    after_halt: Estimate::assumed(20_000, 10_000, 60_000),
     external_poll: Estimate::assumed(4_000, 2_000, 8_000),
     external_halt: Estimate::assumed(16_000, 8_000, 32_000),
     ipi: Estimate::assumed(5_000, 0, 20_000),
@@ -124,9 +135,12 @@ const ASSUMED: Estimates = Estimates {
 /// 32 us where 27 us were measured. Where that was not recorded it is a part of the latency of a halt, 0.29 and 0.30 of two vCPUs on
 /// one machine, and 0.57 and 0.63 on another. (`dwell-lab pingpong --predict --layers`, 28 and 30 November 2026.)
 fn of_host_poll(after_halt: Estimate, by_host: Option<Nanos>) -> Estimate {
-    let without = |Nanos(by_host)| after_halt.ns.saturating_sub(by_host).max(ASSUMED_OF_VCPUS.after_poll.ns);
-    let (ns, seen) = by_host.map_or((after_halt.ns / 20 * 9, 0), |of| (without(of), after_halt.seen));
-    Estimate { seen, ..Estimate::assumed(ns, ns / 2, (ns * 2).min(after_halt.high_ns)) }
+    let Estimate { ns, low_ns, high_ns, seen, .. } = after_halt;
+    let Some(Nanos(by_host)) = by_host else {
+        return Estimate::assumed(ns / 20 * 9, low_ns / 40 * 9, high_ns / 10 * 9);
+    };
+    let ns = ns.saturating_sub(by_host).max(ASSUMED_OF_VCPUS.after_poll.ns);
+    Estimate { seen, ..Estimate::assumed(ns, ns / 2, high_ns.min(ns * 2)) }
 }
 
 /// What an interrupt costs a waker whose host was recorded: it leaves the guest, and the vCPU that it wakes comes back to it, which
@@ -175,7 +189,11 @@ impl Estimates {
         let mut each: Vec<Seen> =
             recordings.iter().map(|(segments, before)| Seen::of(segments, before, &mut lengths)).collect();
         let [until_waking, after_waking] = lengths;
-        let assumed = known.after_halt.map_or(assumed_of.after_halt, Estimate::calibrated);
+        let is_stacked = matches!(present, Rule::Stacked { .. });
+        let host_polls = [&each[0].late.host_polls[..], &each[0].external.host_polls].concat();
+        let host_poll = Estimate::of(host_polls).filter(|_| is_stacked);
+        let of_halt = |assumed| host_poll.map_or(assumed, Estimate::and_halt_of_host);
+        let assumed = known.after_halt.map_or_else(|| of_halt(assumed_of.after_halt), Estimate::calibrated);
         let ipi = known.ipi.map_or_else(|| up_to(assumed_of.ipi, &after_waking), Estimate::calibrated);
         let of_polls = |late: &Late| {
             Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halted()))
@@ -184,7 +202,8 @@ impl Estimates {
             |of: &dyn Fn(&Seen) -> Option<Estimate>, assumed| each.iter().find_map(of).unwrap_or(assumed);
         let after_poll = first(&|seen| of_polls(&seen.late), assumed_of.after_poll);
         let external_poll = first(&|seen| of_polls(&seen.external), assumed_of.external_poll);
-        let external_halt = first(&|seen| Estimate::of(seen.external.halts()), assumed_of.external_halt);
+        let external_halt =
+            first(&|seen| Estimate::of(seen.external.halts()), of_halt(assumed_of.external_halt));
         // Halts among many are better than seldom ones, and those better than none.
         let place = each.iter().position(|seen| seen.late.halted() >= FEWEST && !seen.halts_seldom());
         let late = &each[place.unwrap_or(0)].late;
@@ -199,12 +218,9 @@ impl Estimates {
             if place.is_some_and(|place| place > 0) { after_halt.between_runs() } else { after_halt };
         let is_of_one = recordings.len() == 1;
         let pooled = |of: Estimate| if is_of_one { of } else { of.between_runs() };
-        let host_polls = [&each[0].late.host_polls[..], &each[0].external.host_polls].concat();
-        let after_host_poll = match present {
-            Rule::Stacked { .. } => {
-                Estimate::of(host_polls).unwrap_or_else(|| of_host_poll(after_halt, known.by_host.latency))
-            }
-            _ => assumed_of.after_host_poll,
+        let after_host_poll = match is_stacked {
+            true => host_poll.unwrap_or_else(|| of_host_poll(after_halt, known.by_host.latency)),
+            false => assumed_of.after_host_poll,
         };
         let ipi = of_halts(&after_waking, After::Poll)
             .map(|by| pooled(by.added))

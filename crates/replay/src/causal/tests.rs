@@ -846,6 +846,24 @@ fn what_a_host_takes_of_a_halt_is_known_from_its_recording() {
     assert_eq!(of(None, Some(8_000)), ([(false, [9_000, 4_500, 18_000]), assumed], Nanos(8_000)));
 }
 
+/// A halt through which the host does not poll takes longer than one through which it does, seen or not.
+#[test]
+fn a_halt_is_not_assumed_to_be_shorter_than_one_that_the_host_polls_through() {
+    let mut recorded = ping_pong(5_000, 20_000, 2_000);
+    recorded.rows.iter_mut().for_each(|row| row.halted = Some(true));
+    let of = |after_halt: Option<u64>| {
+        let known = Calibrated { after_halt: after_halt.map(Nanos), ..Calibrated::default() };
+        let by_host = vec![Some(true); recorded.rows.len()];
+        let predictor = Predictor::new(&recorded, &stacked(0, 200_000), &by_host, known, None);
+        let Estimates { after_host_poll, after_halt, external_halt, .. } =
+            predictor.unwrap().unwrap().estimates;
+        [after_host_poll, after_halt, external_halt].map(|of| (of.seen > 0, [of.ns, of.low_ns, of.high_ns]))
+    };
+    let (host_poll, external) = ((true, [20_000; 3]), (false, [40_000, 30_000, 80_000]));
+    assert_eq!(of(None), [host_poll, (false, [40_000, 30_000, 80_000]), external]);
+    assert_eq!(of(Some(50_000)), [host_poll, (false, [50_000, 25_000, 100_000]), external]);
+}
+
 /// The setting of least cost, where a halt costs 20 us, or what it is seen to cost.
 fn least_cost(recorded: &Segments, present: Rule, known: Calibrated) -> AdviceByWork {
     let predictor = Predictor::new(recorded, &present, &[], known, None).unwrap().unwrap();
