@@ -131,6 +131,11 @@ impl Idling {
         Idling { cpus: cpus.into_iter().map(|(cpu, of)| (cpu, around(of))).collect(), halts }
     }
 
+    /// With all halts as the constants have them.
+    pub(super) fn alike(&self) -> Idling {
+        Idling { cpus: self.cpus.clone(), halts: Default::default() }
+    }
+
     pub(super) fn around(&self, cpu: u32) -> Around {
         self.cpus.get(&cpu).copied().unwrap_or_default()
     }

@@ -92,6 +92,8 @@ impl AddAssign for Outcome {
 pub enum Windows {
     /// Those of a CPU that has not idled.
     Zero,
+    /// The same, and every CPU has halted until its first segment, so that nothing at the beginning lets them grow.
+    AfterHalts,
     /// As long as they get.
     Full,
 }
@@ -111,7 +113,7 @@ impl Windows {
             }
             Rule::Policy(..) => return,
         };
-        if self == Windows::Zero || setting.layer() == Layer::Driver {
+        if self != Windows::Full || setting.layer() == Layer::Driver {
             return;
         }
         let max_ns = u64::try_from(maximum(setting)).unwrap_or(0);
@@ -211,7 +213,8 @@ impl Program {
         let mut player = rule.start_late(1)?;
         player.set_poll_step(self.poll_step);
         windows.prepare(&mut player, rule);
-        Ok(Run::new(self, &player, latency, see).to(until_ns))
+        let halted = windows == Windows::AfterHalts;
+        Ok(Run::new(self, &player, latency, halted, see).to(until_ns))
     }
 }
 
@@ -253,6 +256,8 @@ enum Half {
 struct Run<'a, S> {
     program: &'a Program,
     latency: Latency,
+    /// Whether CPUs have halted until their first segments.
+    halted: bool,
     see: S,
     cpus: Vec<Cpu>,
     halves: Vec<Half>,
@@ -262,7 +267,7 @@ struct Run<'a, S> {
 }
 
 impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
-    fn new(program: &'a Program, player: &Player, latency: Latency, see: S) -> Self {
+    fn new(program: &'a Program, player: &Player, latency: Latency, halted: bool, see: S) -> Self {
         let cpu = |_| Cpu {
             player: player.clone(),
             queue: VecDeque::new(),
@@ -280,6 +285,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
         let mut run = Run {
             program,
             latency,
+            halted,
             see,
             cpus: (0..program.cpus).map(cpu).collect(),
             halves: vec![Half::Neither; program.rows.len()],
@@ -359,6 +365,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             return 0;
         }
         let late_ns = match (since_ns, idled) {
+            (None, _) if self.halted => path.halt_ns,
             (None, _) => 0,
             (Some(_), Some(Idled::Halted)) => path.halt_ns,
             (Some(_), Some(Idled::HostPolled)) => constants.after_host_poll,

@@ -4,7 +4,8 @@
 //! ([`Predictor::judge`]); of settings that are given all of it is. A range has four parts,
 //! of which the first three are independent of each other: each constant at both ends of its interval, the 95 %
 //! interval of a bootstrap over blocks of the recording, and the measured error of the model. The fourth is added to them:
-//! a load may run in halts or in polls under one setting, so that it is replayed from both.
+//! a load may run in halts or in polls under one setting, so that short parts are replayed from both, with all halts as long as
+//! the middle one: whether a shorter one comes, after which a window has grown, is chance.
 
 use super::delays::Stolen;
 use super::estimates::{Before, Calibrated, Estimates, FEWEST};
@@ -23,6 +24,8 @@ const MOST_SEGMENTS: usize = 1 << 17;
 /// The blocks of what is for judging, of which none has fewer segments than this.
 const BLOCKS: usize = 16;
 const SHORTEST_BLOCK: usize = 32;
+/// Of each block so many segments are replayed from windows of zero and from full ones: a window that grows grows within ten.
+const LONGEST_PART: usize = 256;
 /// From so many segments, of all rules together, several threads replay them: that takes over a millisecond.
 const WORTH_THREADS: usize = 1 << 14;
 /// The error of the model that is in no other part of a range, as a logarithm: what makes 93 % of the ranges of speed of eleven loads
@@ -82,6 +85,13 @@ impl Stretch {
         Stretch { segments, idled: idled.to_vec(), recorded }
     }
 
+    /// The rows of equal parts.
+    fn blocks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let rows = self.segments.rows.len();
+        let count = (rows / SHORTEST_BLOCK).clamp(1, BLOCKS);
+        (0..count).map(move |block| rows * block / count..rows * (block + 1) / count)
+    }
+
     fn part(&self, rows: std::ops::Range<usize>) -> Stretch {
         Stretch::of(self.segments.part(rows.clone()), &self.idled[rows])
     }
@@ -104,6 +114,8 @@ struct Variant {
     external: External,
     windows: Windows,
     constants: Constants,
+    /// Whether halts are as long as those recorded, or all of them as the constants have them.
+    has_lengths: bool,
     /// Whether what held segments up has its own times, or comes with the work.
     has_delays: bool,
 }
@@ -117,6 +129,8 @@ pub struct Predictor {
     /// What the windows are at the start of a replay of the present setting: what comes closer to the recorded work.
     present_windows: Windows,
     idling: Arc<Idling>,
+    /// The same with all halts as the constants have them.
+    idling_alike: Arc<Idling>,
     stolen: Stolen,
     leading: Vec<u32>,
     /// The constants.
@@ -225,6 +239,7 @@ impl Predictor {
             judging,
             present: *present,
             present_windows: Windows::Full,
+            idling_alike: Arc::new(idling.alike()),
             idling: Arc::new(idling),
             stolen: Stolen::of(segments),
             leading: program.leading().to_vec(),
@@ -304,14 +319,34 @@ impl Predictor {
 
     fn middle(&self, external: External, windows: Windows) -> Variant {
         let constants = Constants::from(self.estimates.all().map(|of| of.ns));
-        Variant { external, windows, constants, has_delays: true }
+        Variant { external, windows, constants, has_lengths: true, has_delays: true }
+    }
+
+    /// What rules do in short parts of a stretch, each from the same windows: whether a load gets out of halts, where a window grows
+    /// at all or by chance only.
+    fn from(
+        &self,
+        windows: Windows,
+        of: &Stretch,
+        kind: External,
+        rules: &[Rule],
+    ) -> Result<Vec<Outcome>, RuleError> {
+        let variant = Variant { has_lengths: false, ..self.middle(kind, windows) };
+        let mut sums = vec![Outcome::default(); rules.len()];
+        for rows in of.blocks() {
+            let part = of.part(rows.start..rows.end.min(rows.start + LONGEST_PART));
+            let outcomes = self.outcomes(&part, variant, rules)?;
+            sums.iter_mut().zip(outcomes).for_each(|(sum, outcome)| *sum += outcome);
+        }
+        Ok(sums)
     }
 
     fn program(&self, of: &Stretch, variant: Variant) -> Program {
-        let Variant { external, constants, has_delays, .. } = variant;
+        let Variant { external, constants, has_lengths, has_delays, .. } = variant;
         let segments = &of.segments;
+        let idling = if has_lengths { &self.idling } else { &self.idling_alike };
         let program =
-            Program::without(segments, external, constants, &of.idled).with_idling(segments, &self.idling);
+            Program::without(segments, external, constants, &of.idled).with_idling(segments, idling);
         if has_delays { program.with_delays(segments, self.stolen) } else { program }
     }
 
@@ -329,16 +364,22 @@ impl Predictor {
         }
     }
 
-    /// What rules do in what is for choosing, or in as much of it as so many segments: both kinds of external causes together.
+    /// What rules do in what is for choosing, or in as much of it as so many segments: both kinds of external causes together, and
+    /// in halts, so that of two rules the one is better that gets out of them.
     pub(super) fn fit(&self, rules: &[Rule], most: usize) -> Result<Vec<Outcome>, RuleError> {
         let rows = self.choosing.segments.rows.len();
         let part = (most < rows).then(|| self.choosing.part(0..most));
         let of = part.as_ref().unwrap_or(&self.choosing);
         let mut sums = vec![Outcome::default(); rules.len()];
-        for external in self.kinds {
-            let outcomes = self.outcomes(of, self.middle(external, Windows::Full), rules)?;
+        let mut add = |outcomes: Vec<Outcome>| {
             sums.iter_mut().zip(outcomes).for_each(|(sum, outcome)| *sum += outcome);
+        };
+        for external in self.kinds {
+            add(self.outcomes(of, self.middle(external, Windows::Full), rules)?);
         }
+        let replayed: usize = of.blocks().map(|rows| rows.len().min(LONGEST_PART)).sum();
+        let in_halts = self.from(Windows::AfterHalts, of, self.kinds[0], rules)?;
+        (0..of.segments.rows.len() / replayed.max(1)).for_each(|_| add(in_halts.clone()));
         Ok(sums)
     }
 
@@ -350,10 +391,12 @@ impl Predictor {
         let judging = &self.judging;
         let replayed = |variant: Variant| self.outcomes(judging, variant, rules);
         let both = |windows: Windows| -> Result<[Vec<Outcome>; 2], RuleError> {
-            let kinds = self.kinds.map(|kind| self.middle(kind, windows));
-            Ok([replayed(kinds[0])?, replayed(kinds[1])?])
+            let [by_task, relative] = self.kinds.map(|kind| self.from(windows, judging, kind, rules));
+            Ok([by_task?, relative?])
         };
-        let (full, zero) = (both(Windows::Full)?, both(Windows::Zero)?);
+        let (in_polls, in_halts) = (both(Windows::Full)?, both(Windows::AfterHalts)?);
+        let [by_task, relative] = self.kinds.map(|kind| replayed(self.middle(kind, Windows::Full)));
+        let full = [by_task?, relative?];
         let middle = self.middle(self.kinds[0], Windows::Full);
         let all = self.estimates.all();
         let mut ends = vec![vec![replayed(Variant { has_delays: false, ..middle })?]];
@@ -366,15 +409,12 @@ impl Predictor {
             }
             ends.push(pair);
         }
-        let rows = judging.segments.rows.len();
-        let count = (rows / SHORTEST_BLOCK).clamp(1, BLOCKS);
         let mut blocks = vec![];
-        for block in 0..count {
-            let stretch = judging.part(rows * block / count..rows * (block + 1) / count);
-            blocks.push(self.outcomes(&stretch, middle, rules)?);
+        for rows in judging.blocks() {
+            blocks.push(self.outcomes(&judging.part(rows), middle, rules)?);
         }
         let model_error = self.other.map_or(MODEL_ERROR, |other| MODEL_ERROR.max(other.error()));
-        Ok(Judged { full, zero, ends, blocks, leading: self.leading.len(), model_error })
+        Ok(Judged { full, in_polls, in_halts, ends, blocks, leading: self.leading.len(), model_error })
     }
 }
 
@@ -382,7 +422,9 @@ impl Predictor {
 pub struct Judged {
     /// Both kinds of external causes.
     full: [Vec<Outcome>; 2],
-    zero: [Vec<Outcome>; 2],
+    /// Short parts of it, from windows of either kind.
+    in_polls: [Vec<Outcome>; 2],
+    in_halts: [Vec<Outcome>; 2],
     /// What held segments up as a part of the work; and by constant, at the ends of its interval.
     ends: Vec<Vec<Vec<Outcome>>>,
     blocks: Vec<Vec<Outcome>>,
@@ -443,9 +485,9 @@ impl Judged {
         if let Some(sampled) = Bootstrap::RECORDING.percentile(self.blocks.len(), drawn) {
             add(sampled.low - sampled.value, sampled.high - sampled.value);
         }
-        // From windows of zero, where that is something else.
-        let starts = [log(&self.zero[0]) - by_task, log(&self.zero[1]) - relative];
-        let mode = f64::midpoint(starts[0], starts[1]);
+        // In halts, where that is something else.
+        let [a, b] = [0, 1].map(|kind| log(&self.in_halts[kind]) - log(&self.in_polls[kind]));
+        let mode = f64::midpoint(a, b);
         let figure = |log: f64| if log > LEAST.ln() { log.exp() } else { 0.0 };
         Range {
             middle: figure(middle),

@@ -939,6 +939,29 @@ fn a_setting_that_does_more_work_is_advised_where_its_cost_is_less_in_the_middle
     assert!(gain.low < 0.0 && gain.value > 0.05, "{gain:?}");
 }
 
+/// From *never*, windows are zero when a setting is applied. One that they leave by chance is no better than one that they leave
+/// at once.
+#[test]
+fn a_maximum_that_windows_reach_only_by_chance_is_not_chosen() {
+    let mut recorded = ping_pong(5_000, 20_000, 1_500);
+    let mut earlier_ns = 0;
+    for (number, row) in recorded.rows.iter_mut().enumerate() {
+        earlier_ns += if number % 100 == 50 { 17_000 } else { 0 };
+        (row.start_ns, row.halted) = (row.start_ns - earlier_ns, Some(true));
+    }
+    // A CPU is idle for 25 us and takes 20 to run, or once in a hundred times 3.
+    let known = Calibrated { ipi: Some(Nanos(0)), ..Calibrated::default() };
+    let advice = least_cost(&recorded, haltpoll(0), known);
+    let chosen = advice.chosen.unwrap();
+    let Rule::Layer(setting) = chosen else { unreachable!() };
+    assert!(advice.verdict.is_change() && maximum(&setting) > 45_000, "{setting}");
+    let predictor = Predictor::new(&recorded, &haltpoll(0), &[], known, None).unwrap().unwrap();
+    let judged = predictor.judge(&[haltpoll(0), chosen, haltpoll(40_000)]).unwrap();
+    let [out_of_halts, by_chance] = [1, 2].map(|rule| judged.work(rule, Nanos(20_000)).speed);
+    assert!(out_of_halts.low > 2.0, "{out_of_halts:?}");
+    assert!(by_chance.low < 1.0 && by_chance.middle > 2.0, "{by_chance:?}");
+}
+
 /// Sleeps of one length follow a task's own segments however long those are; ticks of a clock do not.
 #[test]
 fn sleeps_are_told_from_ticks() {
