@@ -53,7 +53,7 @@ pub struct Outcome {
     pub segments: u64,
     /// Of those, the ones of the [leading](Program::leading) tasks: the unit of work.
     pub work: u64,
-    /// Time on CPUs of the segments that ended, what halts added included \[ns\].
+    /// Time on CPUs of the segments that ended, what halts added included, and from polls of the host to segments \[ns\].
     pub busy_ns: u128,
     /// From the first event to the end of the time replayed \[ns\].
     pub span_ns: u64,
@@ -376,6 +376,8 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             }
             (Some(_), _) => constants.poll_ns(by_interrupt),
         };
+        // The way from the host's poll to the segment is CPU time.
+        self.outcome.busy_ns += u128::from(if idled == Some(Idled::HostPolled) { late_ns } else { 0 });
         self.begin(segment, at_ns.saturating_add(late_ns), idled);
         if idled.is_some_and(Idled::needs_interrupt) && !by_interrupt { constants.ipi } else { 0 }
     }
