@@ -247,7 +247,7 @@ fn tune(
             return Err(refused(format!("cannot advise: {checked}")));
         }
         let source = source.with_poll_pass(checked.poll_pass());
-        let present = check::setting_of(layer, version, &metadata.settings);
+        let present = check::in_force(layer, version, &metadata);
         let advice = advise(&Task {
             source: &source,
             present: present.unwrap_or_else(|| Setting::defaults(layer, version)),

@@ -3,7 +3,7 @@
 use dwell_machine::parameter::Value as Held;
 use dwell_machine::{Cpuidle, Machine};
 use dwell_policy::{Layer, Owner};
-use dwell_recording::{SettingValue, SettingsChange};
+use dwell_recording::{CPUIDLE, SettingValue, SettingsChange};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Watch {
 /// What else determines how a guest's CPUs idle, and its key in the metadata.
 pub(crate) fn cpuidle(machine: &dyn Machine) -> (String, Value) {
     let cpuidle = Cpuidle::read(machine);
-    ("dwell.cpuidle".to_owned(), json!({ "driver": cpuidle.driver, "governor": cpuidle.governor }))
+    (CPUIDLE.to_owned(), json!({ "driver": cpuidle.driver, "governor": cpuidle.governor }))
 }
 
 #[cfg(test)]

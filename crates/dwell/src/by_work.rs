@@ -4,6 +4,7 @@ pub(crate) mod host;
 
 use crate::output;
 use dwell_policy::Layer;
+use dwell_policy::param::Setting;
 use dwell_recording::{CauseShares, Reader, Segments};
 use dwell_replay::causal::{Estimate, Estimates, Predictor, Range, RowByWork, Work};
 use dwell_report::{Cell, Column, Rows, Table, count, duration, percent, ratio, rounded};
@@ -116,6 +117,11 @@ impl Basis {
             words.collect::<Vec<_>>().join("; ")
         )
     }
+}
+
+/// Whether `dwell verify` could set another setting of the layer where this was recorded.
+pub(crate) fn can_verify(present: Setting, reader: &Reader) -> bool {
+    present.layer() != Layer::Iothread && reader.metadata().decided_in_place_of_haltpoll().is_none()
 }
 
 fn table(rows: &[RowByWork]) -> Table {

@@ -14,7 +14,7 @@ use dwell_recording::{IdleIncludes, Metadata, Reader, with_causes};
 use dwell_replay::advice::Origin;
 use dwell_replay::calibration::{Calibration, HaltCosts, HaltOf, LoadCalibrationError};
 use dwell_replay::causal::{self, Calibrated};
-use dwell_replay::check::{layer_in_force, setting_of};
+use dwell_replay::check::{self, layer_in_force, setting_of};
 use dwell_replay::tune::MIN_EPISODES;
 use dwell_replay::{Pricing, RecordingSource, Replayed, Versions, WakeupLatency, latency};
 use std::path::Path;
@@ -297,7 +297,7 @@ impl Model {
         }
         let mut told = false;
         let settings = self.defaults().into_iter().map(|default| {
-            let recorded = setting_of(default.layer(), default.version(), &metadata.settings);
+            let recorded = check::in_force(default.layer(), default.version(), metadata);
             told |= recorded.is_some();
             recorded.unwrap_or(default)
         });
@@ -340,6 +340,11 @@ impl Model {
                 "the rule of the recorded release {} is not known; that of {} is used",
                 recorded.escape_default(),
                 self.version
+            ));
+        }
+        if let Some(by) = metadata.decided_in_place_of_haltpoll().filter(|_| here == Layer::Guest) {
+            notes.push(format!(
+                "haltpoll decided nothing in this guest ({by}), so that it never polled, whatever its parameters were"
             ));
         }
         let is_of_kernel = matches!(here, Layer::Guest | Layer::Host);

@@ -175,7 +175,7 @@ impl Question {
         let layer = metadata.layer;
         let class = self.label.as_deref().and_then(|label| label_of(metadata, label));
         let ended_unix_ns = metadata.ended_unix_ns();
-        let today = check::setting_of(self.layer, self.version, &metadata.settings);
+        let today = check::in_force(self.layer, self.version, metadata);
         let mut usable = Usable::new(reader, self.layer == Layer::Iothread, self.wakeup_latency)?;
         let latency_known = usable.source.knows_latency()?;
         if self.at_other_end && !latency_known {

@@ -326,7 +326,7 @@ impl Sketch {
         let mut asked: Vec<(Layer, Vec<Setting>, Option<Setting>)> = vec![];
         for &layer in layers {
             let version = versions.of(layer);
-            let today = check::setting_of(layer, version, &metadata.settings);
+            let today = check::in_force(layer, version, &metadata);
             asked.push((layer, grid::coarse(layer, version), today));
         }
         let rules: Vec<Rule> = asked

@@ -57,7 +57,14 @@ pub fn for_recording(
     machine: &dyn Writable,
 ) -> Vec<Lines> {
     let is_here = RecordedOn::of(metadata, machine) == RecordedOn::ThisMachine;
-    of(setting, present, is_here.then_some(machine))
+    let mut all = of(setting, present, is_here.then_some(machine));
+    if let Some(by) = metadata.decided_in_place_of_haltpoll().filter(|_| setting.layer() == Layer::Guest) {
+        let about = format!(
+            "without effect until haltpoll decides in the guest ({by}); `dwell doctor` there says how it can"
+        );
+        all.insert(0, lines(&about, []));
+    }
+    all
 }
 
 /// What a machine allows for the parameters of a module.
@@ -231,6 +238,19 @@ mod tests {
         let text = text(&setting, &present);
         assert!(text.contains("let the windows that have grown shrink"));
         assert!(text.contains("echo N > /sys/module/haltpoll/parameters/guest_halt_poll_allow_shrink"));
+    }
+
+    #[test]
+    fn lines_for_a_guest_in_which_haltpoll_decides_nothing_say_so_first() {
+        let default = Setting::defaults(Layer::Guest, Version::new(6, 18));
+        let first = |driver: Option<&str>| {
+            let mut metadata = Metadata::new(Layer::Guest);
+            let cpuidle = serde_json::json!({ "driver": driver, "governor": "haltpoll" });
+            metadata.other.insert(dwell_recording::CPUIDLE.to_owned(), cpuidle);
+            for_recording(&default, &default, &metadata, &Fake::new()).remove(0).about
+        };
+        assert!(first(None).contains("(cpuidle driver none, governor haltpoll)"), "{}", first(None));
+        assert_eq!(first(Some("haltpoll")), "now, in the guest, as root");
     }
 
     #[test]

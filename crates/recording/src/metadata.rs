@@ -72,6 +72,9 @@ pub const LEAST_LENGTHS_NOTE: &str =
 
 /// Key of [`Metadata::other`]: how long the guest polls between two looks at the clock \[ns\].
 pub const POLL_STEP: &str = "poll_step_ns";
+
+/// The metadata of a guest in [`Metadata::other`] that has its cpuidle `driver` and `governor`.
+pub const CPUIDLE: &str = "dwell.cpuidle";
 /// Key of [`Metadata::other`]: what the CPUs of the guest used while it was recorded, and what its hypervisor gave to
 /// others meanwhile: `busy` and `steal` \[ns\].
 pub const CPU_TIME: &str = "cpu_time_ns";
@@ -79,6 +82,16 @@ pub const CPU_TIME: &str = "cpu_time_ns";
 const LONGEST_POLL_STEP: u64 = 1_000_000;
 
 impl<O> Metadata<O> {
+    /// What decided in a guest how its CPUs idle, where that was neither haltpoll nor the driver dwell_idle, and was recorded: the
+    /// cpuidle driver and the governor.
+    pub fn decided_in_place_of_haltpoll(&self) -> Option<String> {
+        let cpuidle = self.other.get(CPUIDLE)?;
+        let [driver, governor] = ["driver", "governor"].map(|name| cpuidle[name].as_str());
+        let (driver, governor) = (driver.unwrap_or("none"), governor?);
+        let is_other = driver == "none" || governor != "haltpoll";
+        (is_other && driver != "dwell_idle").then(|| format!("cpuidle driver {driver}, governor {governor}"))
+    }
+
     /// How long the guest polls between two looks at the clock \[ns\], at the first of which after its window a poll
     /// ends; `None`: not known.
     pub fn poll_step_ns(&self) -> Option<u64> {

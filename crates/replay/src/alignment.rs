@@ -10,7 +10,7 @@
 //! last.
 
 use crate::causal::{Estimate, halt_latency, maximum};
-use crate::check::setting_of;
+use crate::check::in_force;
 use crate::versions::Versions;
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::accounting::{self, Outcome};
@@ -176,7 +176,7 @@ pub fn host_polls(
         Some(alignment) => {
             let metadata = guest.metadata();
             let version = Versions::of_recording(metadata).of(Layer::Guest);
-            let setting = setting_of(Layer::Guest, version, &metadata.settings);
+            let setting = in_force(Layer::Guest, version, metadata);
             let guest_polls = setting.is_some_and(|setting| maximum(&setting) > 0);
             let (by_segment, longer) = polled_through(segments, guest_polls, &vcpus, alignment);
             let polls = by_segment.contains(&Some(true));

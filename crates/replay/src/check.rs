@@ -21,6 +21,7 @@
 //! A replay begins with a window of zero, the idler may be in the middle of its life. Of a setting that
 //! changed while it was recorded, the first is replayed.
 
+use crate::causal::with_maximum;
 use crate::rule::{Player, Rule};
 use crate::source::{RecordingSource, Run, Source};
 use crate::{Counts, ReplayError, Versions};
@@ -283,6 +284,24 @@ pub fn setting_of<'a, O: Copy + Into<Owner>>(
     any.then_some(setting)
 }
 
+/// The setting of a layer that was in force while this was recorded, the last one where it was changed; `None` where it was not
+/// recorded. A guest in which haltpoll [decided nothing](Metadata::decided_in_place_of_haltpoll) does not poll, whatever its parameters are.
+pub fn in_force(layer: Layer, version: Version, metadata: &Metadata) -> Option<Setting> {
+    effective(setting_of(layer, version, &metadata.settings), layer, version, metadata)
+}
+
+fn effective(
+    recorded: Option<Setting>,
+    layer: Layer,
+    version: Version,
+    metadata: &Metadata,
+) -> Option<Setting> {
+    if layer != Layer::Guest || metadata.decided_in_place_of_haltpoll().is_none() {
+        return recorded;
+    }
+    Some(with_maximum(recorded.unwrap_or_else(|| Setting::defaults(layer, version)), 0))
+}
+
 /// The layer whose rule was in force: that of the recording, but for guests under the idle driver dwell_idle.
 pub fn layer_in_force(metadata: &Metadata) -> Layer {
     let has_driver = metadata.settings.iter().any(|change| change.owner == Layer::Driver);
@@ -303,8 +322,8 @@ pub fn self_check(source: &RecordingSource) -> Result<SelfCheck, ReplayError> {
         return not(NotPossible::NoRule);
     }
     let version = Versions::of_recording(metadata).of(layer);
-    let Some(setting) = setting_of(layer, version, changes().take_while(|change| change.at_ns.is_none()))
-    else {
+    let recorded = setting_of(layer, version, changes().take_while(|change| change.at_ns.is_none()));
+    let Some(setting) = effective(recorded, layer, version, metadata) else {
         return not(NotPossible::NoSettings);
     };
     let seen = Seen::of(source.reader())?;
@@ -530,6 +549,51 @@ mod tests {
                         within 0.0 %";
             assert_eq!(check.to_string(), line);
         }
+    }
+
+    #[test]
+    fn a_guest_in_which_haltpoll_decides_nothing_never_polls() {
+        let recorded = |driver: Option<&str>, governor: &str, has_parameters: bool| {
+            let mut metadata = Metadata::new(Layer::Guest);
+            metadata.kernel = Some("6.18.0".to_owned());
+            let cpuidle = serde_json::json!({ "driver": driver, "governor": governor });
+            metadata.other.insert(dwell_recording::CPUIDLE.to_owned(), cpuidle);
+            let values = [("guest_halt_poll_ns".to_owned(), SettingValue::Number(200_000))].into();
+            if has_parameters {
+                metadata.settings.push(SettingsChange { at_ns: None, owner: Layer::Guest.into(), values });
+            }
+            metadata
+        };
+        let maximum = |metadata: &Metadata| {
+            let setting = in_force(Layer::Guest, Version::new(6, 18), metadata)?;
+            setting.get("guest_halt_poll_ns")
+        };
+        for (driver, governor) in
+            [(None, "menu"), (None, "haltpoll"), (Some("haltpoll"), "menu"), (Some("intel_idle"), "teo")]
+        {
+            for has_parameters in [true, false] {
+                assert_eq!(
+                    maximum(&recorded(driver, governor, has_parameters)),
+                    Some(0),
+                    "{driver:?} {governor}"
+                );
+            }
+        }
+        for driver in ["haltpoll", "acpi_idle"] {
+            assert_eq!(maximum(&recorded(Some(driver), "haltpoll", true)), Some(200_000));
+            assert_eq!(maximum(&recorded(Some(driver), "haltpoll", false)), None);
+        }
+        assert_eq!(maximum(&recorded(Some("dwell_idle"), "menu", false)), None);
+        // Idle times that haltpoll would have polled through.
+        let mut writer = Writer::new(Vec::new(), recorded(None, "menu", true), Packing::default()).unwrap();
+        for number in 0..4_000 {
+            let episode = Episode::new("cpu0", number * 30_000, 10_000);
+            writer.push(&Episode { halted: Some(true), ..episode }).unwrap();
+        }
+        let reader = Reader::from_bytes("m", writer.close().unwrap().1).unwrap();
+        let check = self_check(&RecordingSource::new(reader, false)).unwrap();
+        let checked = check.checked().unwrap();
+        assert_eq!((checked.verdict, checked.setting["guest_halt_poll_ns"]), (Agreement::Agrees, 0));
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl ReplayedByWork {
         let rules =
             causal::distinct(rules.map(|(role, setting)| (role, Rule::Layer(setting))), |(_, rule)| *rule);
         let settings = causal::rows(&predictor, &rules, model.halt_cost)?;
-        let basis = Basis::of(&segments, &predictor, present.layer() != Layer::Iothread);
+        let basis = Basis::of(&segments, &predictor, by_work::can_verify(present, reader));
         Ok(Some(ReplayedByWork { basis, host: None, settings }))
     }
 

@@ -65,6 +65,9 @@ pub(super) fn facts<O>(metadata: &Metadata<O>, idle_times: Option<&str>) -> Stri
         }
     }
     settings(metadata).iter().for_each(|setting| line("settings:", setting));
+    if let Some(by) = metadata.decided_in_place_of_haltpoll() {
+        line("", &format!("haltpoll decided nothing: {by}"));
+    }
     line("losses:", &losses(metadata));
     text
 }

@@ -7,7 +7,7 @@ use dwell_policy::param::Setting;
 use dwell_recording::Segments;
 use dwell_replay::Values;
 use dwell_replay::causal;
-use dwell_replay::check::setting_of;
+use dwell_replay::check::in_force;
 use dwell_report::ratio;
 use serde::Serialize;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl OtherByWork {
 pub(super) fn read(path: &Path, layer: Layer, model: &Model) -> anyhow::Result<(Segments, Setting)> {
     let file = path.display();
     let reader = model::open(path)?;
-    let setting = setting_of(layer, model.version, &reader.metadata().settings)
+    let setting = in_force(layer, model.version, reader.metadata())
         .with_context(|| format!("cannot use {file}: it does not have the setting in force"))?;
     let segments = reader.segments()?.with_context(|| {
         format!(

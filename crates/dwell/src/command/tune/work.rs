@@ -81,7 +81,7 @@ impl ByWork {
             setting: Values::from(setting).differing_from(&Values::from(&present)),
             work: predictor.other,
         });
-        let basis = Basis::of(&segments, &predictor, present.layer() != Layer::Iothread);
+        let basis = Basis::of(&segments, &predictor, by_work::can_verify(present, reader));
         let work = ByWork::advised(basis, predictor, under, model, goal, worth_a_change)?;
         Ok(Some(ByWork { other, ..work }))
     }
