@@ -860,9 +860,25 @@ pub static TABLE: &[Row] = &[
         remedy: "set poll-max-ns; the default is 32768",
     },
     Row {
+        code: "iothread-grow-one",
+        severity: Note,
+        when: |facts| iothreads(facts, |vmm, set| is_classic(vmm) && polls_with(set, "poll-grow", 1)),
+        what: "iothread {id} of process {pid} has poll-grow=1: it polls for 4 us at most, whatever poll-max-ns is",
+        why: "growth multiplies by 1 the 4000 ns that it begins with; since QEMU 11.1 the time also grows to that of the waits",
+        remedy: "nothing, if that is intended; 2 doubles the polling time in every version",
+    },
+    Row {
+        code: "iothread-shrink-one",
+        severity: Warning,
+        when: |facts| iothreads(facts, |_, set| polls_with(set, "poll-shrink", 1)),
+        what: "iothread {id} of process {pid} has poll-shrink=1: long waits do not shrink its polling time",
+        why: "the full time is polled before every long wait, and the poll fails",
+        remedy: "set poll-shrink=2, which halves the polling time in every version",
+    },
+    Row {
         code: "iothread-shrink-zero",
         severity: Note,
-        when: |facts| iothreads(facts, shrink_is_ambiguous),
+        when: |facts| iothreads(facts, |vmm, set| is_classic(vmm) && polls_with(set, "poll-shrink", 0)),
         what: "iothread {id} of process {pid} has poll-shrink=0",
         why: "before QEMU 11.1 it means \"drop to zero at once\", since 11.1 it means the default, 2",
         remedy: "set the intended divisor; 2 halves the polling time in every version",
@@ -1284,10 +1300,14 @@ fn iothreads(facts: &Facts, is: fn(&Vmm, &BTreeMap<&str, i64>) -> bool) -> Vec<D
     each(found, |(vmm, thread, _)| [("pid", json!(vmm.pid)), ("id", json!(thread.id))])
 }
 
-fn shrink_is_ambiguous(vmm: &Vmm, set: &BTreeMap<&str, i64>) -> bool {
-    set.get("poll-max-ns") != Some(&0)
-        && set.get("poll-shrink") == Some(&0)
-        && !vmm.at_least_version.is_some_and(|version| version.at_least(11, 1))
+/// Where polling is not off, the property has this value.
+fn polls_with(set: &BTreeMap<&str, i64>, name: &str, value: i64) -> bool {
+    set.get("poll-max-ns") != Some(&0) && set.get(name) == Some(&value)
+}
+
+/// Its QEMU may be one before 11.1.
+fn is_classic(vmm: &Vmm) -> bool {
+    !vmm.at_least_version.is_some_and(|version| version.at_least(11, 1))
 }
 
 /// Polling properties that a command line sets and that have no effect, decided by the model.

@@ -481,6 +481,9 @@ fn iothreads_that_never_poll_and_ambiguous_zeros() {
     assert_eq!(with("iothread,id=io0,poll-max-ns=100000000", "q35"), ["iothread-maximum-of-any-idle-time"]);
     assert_eq!(with("iothread,id=io0,poll-shrink=0", "pc-q35-7.2"), ["iothread-shrink-zero"]);
     assert_eq!(with("iothread,id=io0,poll-shrink=0", "pc-q35-11.1"), [""; 0]);
+    assert_eq!(with("iothread,id=io0,poll-grow=1", "pc-q35-10.0"), ["iothread-grow-one"]);
+    assert_eq!(with("iothread,id=io0,poll-grow=1", "pc-q35-11.1"), [""; 0]);
+    assert_eq!(with("iothread,id=io0,poll-shrink=1", "pc-q35-11.1"), ["iothread-shrink-one"]);
 }
 
 #[test]
