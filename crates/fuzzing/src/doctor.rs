@@ -58,7 +58,7 @@ impl System for Files {
     }
 }
 
-const FILES: [&str; 33] = [
+const FILES: [&str; 36] = [
     "/proc/sys/kernel/osrelease",
     "/proc/cmdline",
     "/proc/cpuinfo",
@@ -88,6 +88,9 @@ const FILES: [&str; 33] = [
     "/sys/kernel/security/lockdown",
     "/etc/modprobe.d/a.conf",
     "/etc/tmpfiles.d/a.conf",
+    "/etc/udev/rules.d/a.rules",
+    "/etc/sysfs.conf",
+    "/etc/rc.local",
     "/etc/tuned/active_profile",
     "/etc/tuned/a/tuned.conf",
     "/etc/libvirt/qemu/vm.xml",

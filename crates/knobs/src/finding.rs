@@ -252,13 +252,40 @@ pub static TABLE: &[Row] = &[
                 let last = last_wanted(facts, param).is_some_and(|last| std::ptr::eq(last, wanted));
                 let now = parameters(facts).find(|parameter| parameter.param == param)?.value?;
                 let value = accepted(facts, param, &wanted.value)?;
+                let why = match wanted.reader {
+                    Reader::Modprobe | Reader::Kernel => {
+                        format!("; after the next boot it is {}", wanted.value)
+                    }
+                    Reader::Script => {
+                        ", or it is not run: rc.local has to be executable, a unit enabled".into()
+                    }
+                    _ => format!(", or {} was loaded after it was read", wanted.module),
+                };
                 (last && value != now && param.name != "pi_inject_timer")
-                    .then(|| format!("it was written since, or {} was changed since", wanted.by))
+                    .then(|| format!("it was written since, or {} was changed since{why}", wanted.by))
             })
         },
         what: "{by} asks for {name}={value}, and {now}",
-        why: "{why}; after the next boot it is {value}",
-        remedy: "write the value that is wanted to both",
+        why: "{why}",
+        remedy: "write the value that is wanted to both; what modprobe.d has (options {owner} {name}={value}) is set \
+                 whenever {owner} is loaded",
+    },
+    Row {
+        code: "wanted-unknown",
+        severity: Warning,
+        when: |facts| {
+            each(facts.wanted.iter().filter(|wanted| wanted.unknown), |wanted| {
+                [
+                    ("by", json!(wanted.by)),
+                    ("module", json!(wanted.module)),
+                    ("name", json!(wanted.name)),
+                    ("value", json!(wanted.value)),
+                ]
+            })
+        },
+        what: "{by} asks for {name}={value} of {module}, which has no such parameter",
+        why: "the kernel passes over it; of a module dmesg has `{module}: unknown parameter '{name}' ignored`",
+        remedy: "correct the name (ls /sys/module/{module}/parameters has those that there are), or remove it",
     },
     Row {
         code: "kvm-denied",

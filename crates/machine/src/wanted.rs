@@ -1,7 +1,8 @@
 //! What files and the kernel's command line ask for, to compare with what is in force.
 //!
-//! A machine sets its parameters in this order, and the last one counts: the command line and modprobe.d when a module is
-//! loaded, then tmpfiles.d, then the active profile of TuneD. What is written by hand afterwards shows in none of them.
+//! A machine sets its parameters in this order, and the last one counts: the command line, modprobe.d and rules of udev when
+//! a module is loaded, then tmpfiles.d and sysfsutils, then the active profile of TuneD, then scripts. What is written by
+//! hand afterwards shows in none of them.
 
 use crate::kernel;
 use crate::seam::Machine;
@@ -24,6 +25,9 @@ pub struct Wanted {
     /// The parameter's row, if it is one of dwell's.
     #[serde(skip)]
     pub param: Option<&'static Param>,
+    /// Whether the module is loaded and has no such parameter.
+    #[serde(skip)]
+    pub unknown: bool,
 }
 
 /// What reads a wanted value, in the order in which a machine starts.
@@ -34,8 +38,14 @@ pub enum Reader {
     Modprobe,
     /// The kernel, from its command line.
     Kernel,
+    /// udev, when a module was loaded.
+    Udev,
     Tmpfiles,
+    /// sysfsutils of Debian.
+    Sysfs,
     Tuned,
+    /// A shell: rc.local, a unit of systemd, cron.
+    Script,
 }
 
 impl Wanted {
@@ -48,7 +58,14 @@ impl Wanted {
             name: plain(name),
             value: value.to_owned(),
             param: param::find(name).filter(|param| param.home.starts_with("/sys/module/")),
+            unknown: false,
         }
+    }
+
+    /// Whether this is set after what a reader has of the file `by`, at a start of the machine.
+    pub fn is_after(&self, reader: Reader, by: &str) -> bool {
+        let name = |path: &str| path.rsplit('/').next().map(str::to_owned);
+        (self.reader, name(&self.by)) > (reader, name(by))
     }
 
     /// The module that has the parameter.
@@ -57,18 +74,47 @@ impl Wanted {
     }
 }
 
+/// What a line of a file asks for.
+type InLine = fn(&str, &str) -> Vec<Wanted>;
+
+/// Directories and files, how the names in the directories end, and how a line is read.
+const SOURCES: [(&[&str], &str, InLine); 5] = [
+    (&["/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"], ".conf", modprobe),
+    (
+        &["/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d"],
+        ".rules",
+        udev,
+    ),
+    (&["/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/lib/tmpfiles.d"], ".conf", tmpfiles),
+    (&["/etc/sysfs.d", "/etc/sysfs.conf"], ".conf", sysfs),
+    (
+        &["/etc/systemd/system", "/etc/cron.d", "/etc/crontab", "/etc/rc.local", "/etc/rc.d/rc.local"],
+        "",
+        script,
+    ),
+];
+
 /// Everything that is asked for of the modules on which idling depends, in the order in which it is set.
 pub fn read(machine: &dyn Machine) -> Vec<Wanted> {
-    let mut all = modprobe(machine);
-    all.extend(command_line(machine));
-    all.extend(tmpfiles(machine));
+    let mut all = command_line(machine);
+    for (paths, end, in_line) in SOURCES {
+        for (path, text) in files(machine, paths, end) {
+            // A backslash at its end continues a line.
+            all.extend(text.replace("\\\n", " ").lines().flat_map(|line| in_line(&path, line)));
+        }
+    }
     all.extend(tuned(machine));
     // A profile also asks for what is set at the next boot.
     all.sort_by_key(|wanted| wanted.reader);
-    let concerns = |wanted: &Wanted| {
-        wanted.param.is_some() || matches!(wanted.module.as_str(), "kvm" | "haltpoll" | "cpuidle_haltpoll")
-    };
-    all.retain(concerns);
+    let modules = ["kvm", "kvm_intel", "kvm_amd", "haltpoll", "cpuidle_haltpoll"];
+    all.retain(|wanted| wanted.param.is_some() || modules.contains(&wanted.module.as_str()));
+    for wanted in &mut all {
+        let there = machine.names(&format!("/sys/module/{}/parameters", wanted.module)).unwrap_or_default();
+        // Of other parameters those that were copied may be a few.
+        let is_known = machine.is_whole() || wanted.name.contains("pol");
+        let lacks = !there.is_empty() && !there.contains(&wanted.name);
+        wanted.unknown = wanted.param.is_none() && is_known && lacks;
+    }
     all
 }
 
@@ -105,42 +151,66 @@ fn options(by: &str, module: &str, line: &str) -> Vec<Wanted> {
         .collect()
 }
 
-fn modprobe(machine: &dyn Machine) -> Vec<Wanted> {
-    let dirs = ["/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"];
-    let mut all = vec![];
-    for (path, text) in files(machine, &dirs) {
-        // A backslash at its end continues a line.
-        for line in text.replace("\\\n", " ").lines() {
-            let Some(("options", rest)) = first(line) else { continue };
-            let Some((module, rest)) = first(rest) else { continue };
-            all.extend(options(&path, module, rest));
-        }
-    }
-    all
+/// `options kvm halt_poll_ns=0`
+fn modprobe(by: &str, line: &str) -> Vec<Wanted> {
+    let Some(("options", rest)) = first(line) else { return vec![] };
+    first(rest).map_or_else(Vec::new, |(module, rest)| options(by, module, rest))
 }
 
-fn tmpfiles(machine: &dyn Machine) -> Vec<Wanted> {
-    let dirs = ["/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/lib/tmpfiles.d"];
-    let mut all = vec![];
-    for (path, text) in files(machine, &dirs) {
-        for line in text.lines() {
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            let [kind, target, _, _, _, _, value, ..] = words.as_slice() else { continue };
-            if kind.starts_with('w') {
-                all.extend(of_path(&path, Reader::Tmpfiles, target, value));
-            }
-        }
-    }
-    all
+/// `SUBSYSTEM=="module", KERNEL=="kvm", ATTR{parameters/halt_poll_ns}="0"`, or what a rule runs.
+fn udev(by: &str, line: &str) -> Vec<Wanted> {
+    let value = |of: &str, key: &str| Some(of.split_once(key)?.1.split_once('"')?.0.to_owned());
+    let module = value(line, "KERNEL==\"").filter(|_| !line.trim_ascii().starts_with('#'));
+    let set = line.split("ATTR{parameters/").skip(1).filter_map(|rest| {
+        let name = rest.split_once('}')?.0;
+        Some(Wanted::new(by, Reader::Udev, module.as_deref()?, name, &value(rest, "}=\"")?))
+    });
+    set.chain(script(by, line)).collect()
 }
 
-/// The files of directories of which an earlier one hides files of the same name in later ones, by name.
-fn files(machine: &dyn Machine, dirs: &[&str]) -> Vec<(String, String)> {
+/// `w /sys/module/kvm/parameters/halt_poll_ns - - - - 0`
+fn tmpfiles(by: &str, line: &str) -> Vec<Wanted> {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    match words.as_slice() {
+        [kind, target, _, _, _, _, value, ..] if kind.starts_with('w') => {
+            of_path(by, Reader::Tmpfiles, target, value).into_iter().collect()
+        }
+        _ => vec![],
+    }
+}
+
+/// `module/kvm/parameters/halt_poll_ns = 0`
+fn sysfs(by: &str, line: &str) -> Vec<Wanted> {
+    let (path, value) = line.split('#').next().and_then(|line| line.split_once('=')).unwrap_or_default();
+    of_path(by, Reader::Sysfs, &format!("/sys/{}", path.trim()), value).into_iter().collect()
+}
+
+/// `echo 0 > /sys/module/kvm/parameters/halt_poll_ns`, `echo 0 | tee …`; values of variables are not known.
+fn script(by: &str, line: &str) -> Vec<Wanted> {
+    let commands = line.split([';', '&']).take_while(|_| !line.trim_ascii().starts_with('#'));
+    let written = commands.filter_map(|command| {
+        let (before, path) = command.split_once("/sys/module/")?;
+        let (value, _) = before.rsplit_once("echo ")?.1.split_once(['>', '|'])?;
+        let path = path.split([' ', '\t', '"', '\'']).next()?;
+        let value = value.trim_ascii().trim_matches(['"', '\'']);
+        of_path(by, Reader::Script, &format!("/sys/module/{path}"), value).filter(|_| !value.contains('$'))
+    });
+    written.collect()
+}
+
+/// Files, and those of directories of which an earlier one hides files of the same name in later ones, by name.
+fn files(machine: &dyn Machine, paths: &[&str], end: &str) -> Vec<(String, String)> {
     let mut by_name: BTreeMap<String, String> = BTreeMap::new();
-    for dir in dirs {
-        for name in machine.names(dir).unwrap_or_default().into_iter().filter(|name| name.ends_with(".conf"))
-        {
-            by_name.entry(name.clone()).or_insert_with(|| format!("{dir}/{name}"));
+    for path in paths {
+        let (dir, names) = match machine.names(path) {
+            Ok(names) => (*path, names),
+            Err(_) => path.rsplit_once('/').map_or(("", vec![]), |(dir, name)| (dir, vec![name.to_owned()])),
+        };
+        for name in names.into_iter().filter(|name| name.ends_with(end)) {
+            let path = format!("{dir}/{name}");
+            if machine.exists(&path) {
+                by_name.entry(name).or_insert(path);
+            }
         }
     }
     by_name.into_values().filter_map(|path| Some((path.clone(), machine.text(&path)?))).collect()
@@ -216,6 +286,17 @@ mod tests {
             )
             .file("/usr/lib/modprobe.d/b.conf", "options kvm halt_poll_ns=8")
             .file("/etc/tmpfiles.d/p.conf", "w /sys/module/kvm/parameters/halt_poll_ns - - - - 9")
+            .file("/etc/sysfs.conf", "# module/kvm/parameters/x = 1\nmodule/kvm/parameters/halt_poll_ns = 10 # why")
+            .file(
+                "/usr/lib/udev/rules.d/k.rules",
+                "SUBSYSTEM==\"module\", KERNEL==\"kvm\", ATTR{parameters/halt_poll_ns}=\"11\"\n\
+                 KERNEL==\"kvm\", RUN+=\"/bin/sh -c 'echo 12 > /sys/module/kvm/parameters/halt_poll_ns'\"",
+            )
+            .file(
+                "/etc/rc.local",
+                "#!/bin/sh\n# echo 1 > /sys/module/kvm/parameters/halt_poll_ns\nx=1; echo $x > \
+                 /sys/module/kvm/parameters/halt_poll_ns && echo '13' | tee /sys/module/kvm/parameters/halt_poll_ns",
+            )
             .file("/etc/tuned/active_profile", "mine\n")
             .file(
                 "/etc/tuned/mine/tuned.conf",
@@ -232,17 +313,27 @@ mod tests {
             .map(|w| format!("{:?} {} {}={}", w.reader, w.module, w.name, w.value))
             .collect();
         assert_eq!(
-            seen.iter().take(6).map(String::as_str).collect::<Vec<_>>(),
+            seen.iter().take(9).map(String::as_str).collect::<Vec<_>>(),
             [
+                "Modprobe kvm_intel preemption_timer=0",
                 "Modprobe kvm halt_poll_ns=7",
                 "Modprobe cpuidle_haltpoll force=Y",
                 "Kernel kvm halt_poll_ns=-1",
                 "Kernel  halt_poll_ns_grow=4",
                 "Kernel kvm halt_poll_ns_shrink=4",
+                "Udev kvm halt_poll_ns=11",
                 "Tmpfiles kvm halt_poll_ns=9",
+                "Sysfs kvm halt_poll_ns=10",
             ]
         );
-        assert_eq!(seen.last().map(String::as_str), Some("Tuned haltpoll guest_halt_poll_ns=5"));
+        assert_eq!(
+            seen[seen.len() - 3..],
+            [
+                "Tuned haltpoll guest_halt_poll_ns=5",
+                "Script kvm halt_poll_ns=12",
+                "Script kvm halt_poll_ns=13"
+            ]
+        );
         assert!(read(&Fake::new().file("/etc/tuned/active_profile", "../../x")).is_empty());
     }
 }

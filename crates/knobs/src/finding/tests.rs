@@ -397,6 +397,20 @@ fn what_is_asked_for_and_what_is_in_force() {
     assert_eq!(line("kvm.halt_poll_ns=0"), ["wanted-not-in-force"]);
     assert_eq!(line("kvm.halt_poll_ns=0 kvm.halt_poll_ns=200000"), ["wanted-overridden"]);
     assert_eq!(with("/etc/modprobe.d/a.conf", "options kvm halt_poll_ns=0"), ["wanted-not-in-force"]);
+    for misspelt in ["kvm.halt_pol_ns=0", "kvm.halt_polling_ns=0"] {
+        assert_eq!(line(misspelt), ["wanted-unknown"]);
+    }
+    assert_eq!(line("kvm_amd.halt_pol_ns=0"), [""; 0], "it is not loaded");
+    let echo = "echo 0 > /sys/module/kvm/parameters/halt_poll_ns\n";
+    assert_eq!(with("/etc/rc.local", echo), ["wanted-not-in-force"]);
+    assert_eq!(
+        with("/etc/rc.local", "echo -1 > /sys/module/kvm/parameters/halt_poll_ns"),
+        ["wanted-refused"]
+    );
+    assert_eq!(
+        with("/etc/sysfs.d/a.conf", "module/kvm/parameters/halt_poll_ns = 0"),
+        ["wanted-not-in-force"]
+    );
     let built_in = Fake::quiet("6.18.44");
     built_in.set("/etc/modprobe.d/a.conf", "options kvm halt_poll_ns=0");
     assert!(text(&built_in, "wanted-ignored").contains("kvm is built in"));
