@@ -16,6 +16,7 @@ use crate::knob::{IothreadTarget, Knob, Module};
 use crate::place::Place;
 use crate::value::{self, ValueError};
 use crate::{condition, iothread, lines};
+use dwell_machine::wanted::{self, Reader, Wanted};
 use dwell_machine::{Loading, Writable, parameter};
 use dwell_policy::Owner;
 use dwell_policy::param::{Param, Setting};
@@ -95,6 +96,28 @@ pub fn proviso(place: &Place) -> Option<&'static str> {
         Place::Libvirt { .. } => Some("libvirt's configuration counts from the next start of the domain on"),
         _ => None,
     }
+}
+
+/// What sets other values after what is kept there, at a start of the machine.
+pub fn overridden(machine: &dyn Writable, place: &Place, setting: &Setting<Owner>) -> Vec<String> {
+    let Place::File(path) = place else { return vec![] };
+    let reader = match path {
+        _ if path.starts_with("/etc/modprobe.d/") => Reader::Modprobe,
+        _ if path.starts_with("/etc/tmpfiles.d/") => Reader::Tmpfiles,
+        _ => Reader::Script,
+    };
+    let differs = |wanted: &Wanted| {
+        let mut values = setting.iter().filter(|(param, _)| wanted.param == Some(*param));
+        values.any(|(param, value)| {
+            param.taken(&wanted.value, Some(setting.version())).is_some_and(|of| of != value)
+        })
+    };
+    let later = wanted::read(machine).into_iter().filter(|wanted| wanted.is_after(reader, path));
+    let told = later.filter(differs).map(|wanted| {
+        let Wanted { by, name, value, .. } = wanted;
+        format!("{by} asks for {name}={value}, which is set after what is kept here: change it there")
+    });
+    told.collect()
 }
 
 fn of_module(

@@ -224,6 +224,7 @@ impl Checked<'_> {
         if keep && !(writes.is_empty() && self.is_kept_already(&wanted)) {
             let kept = self.keep(&wanted)?;
             notes.extend(kept.iter().find_map(|entry| keep::proviso(&entry.place)).map(str::to_owned));
+            notes.extend(kept.iter().flat_map(|entry| keep::overridden(self.machine, &entry.place, &wanted)));
             entries.extend(kept);
         }
         Some(Ready { plan: self.plan.clone(), writes, entries, back, kept: keep, verifying: false, notes })

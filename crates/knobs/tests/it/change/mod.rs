@@ -115,6 +115,28 @@ fn each_module_is_kept_where_it_is_read_at_boot() {
     );
 }
 
+/// At the next start another value would be in force than the one that was kept.
+#[test]
+fn what_sets_a_kept_value_later_is_named() {
+    let fixture = Fixture::host("6.18.44");
+    fixture.write("/sys/module/kvm/initstate", "live\n");
+    let later = || {
+        let notes = ready(&fixture.machine, &host_plan("6.18"), true).notes;
+        notes.into_iter().filter(|note| note.contains("set after what is kept here")).collect::<Vec<_>>()
+    };
+    fixture.write("/etc/modprobe.d/a.conf", "options kvm halt_poll_ns=7\n");
+    fixture.write("/etc/tmpfiles.d/a.conf", "w /sys/module/kvm/parameters/halt_poll_ns - - - - 50000\n");
+    assert_eq!(later(), [""; 0], "an earlier one, and the same");
+    fixture.write("/etc/modprobe.d/z.conf", "options kvm halt_poll_ns=8\n");
+    fixture.write("/etc/rc.local", "echo 9 > /sys/module/kvm/parameters/halt_poll_ns\n");
+    let by = ["/etc/modprobe.d/z.conf asks for halt_poll_ns=8,", "/etc/rc.local asks for halt_poll_ns=9,"];
+    assert!(
+        later().iter().zip(by).all(|(note, by)| note.starts_with(by)) && later().len() == 2,
+        "{:?}",
+        later()
+    );
+}
+
 #[test]
 fn what_cannot_work_here_is_refused_before_anything_is_written() {
     let fixture = Fixture::guest();
