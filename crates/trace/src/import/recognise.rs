@@ -39,7 +39,8 @@ dwell_policy::named! {
             "is of bpftrace, whose output is what its program prints; print `start_ns,idle_ns` for each episode and \
             import that with `dwell import`, or record with `dwell record`",
         /// The counters that `virsh domstats` prints.
-        Domstats = "has counters of `virsh domstats`, no episodes; `dwell bound FIRST SECOND` compares two of these",
+        Domstats = "has counters of `virsh domstats`, no episodes; `dwell bound FIRST SECOND --between 60s` compares two of \
+            these, read 60 s apart",
         /// The counters that `kvm_stat`, debugfs and QMP's `query-stats` have.
         Counters = "has counters of KVM, no episodes; on the host itself `dwell bound` reads them, or compares two files of \
             `virsh domstats --vcpu`, and `dwell record host` records episodes",
@@ -49,7 +50,7 @@ dwell_policy::named! {
             `perf script --ns --header -i perf.data.guest`",
         /// Of `perf sched timehist` and `perf sched latency`.
         Sched = "is a table of `perf sched`; import the trace that it was made of, with `perf script --ns --header`",
-        /// Of turbostat, cpupower, sysstat, `perf stat`, `perf report` and `strace -c`.
+        /// Of turbostat, cpupower, sysstat, top, `perf stat`, `perf report`, `strace -c`, and histograms.
         Totals = "has totals, in which no single idle time is; record with `dwell record host`, `dwell record guest` or \
             `dwell record thread`",
         /// Of LTTng: the kernel's events, as babeltrace prints them.
@@ -160,12 +161,57 @@ fn has_ticks(line: &str) -> bool {
     words.by_ref().take(2).any(|word| is_time(&word)) && words.next().is_some_and(|name| name.ends_with(':'))
 }
 
+/// Whether a time in microseconds follows a CPU with flags: `1d..2.    60us!: name: text`.
+fn has_micros(line: &str) -> bool {
+    let mut words = line.split_whitespace().skip_while(|word| !(word.contains("..") && is_digit(word)));
+    let micros = |word: &str| Some(word.split_once("us")?.0.parse::<u64>().is_ok());
+    words.nth(1).and_then(micros) == Some(true)
+}
+
+fn is_digit(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit())
+}
+
 /// The counter of KVM that its other counters of halts are with.
 const POLLS: &str = "halt_attempted_poll";
+
+/// Words of which a line of a table has all, often in its head.
+const TABLES: [(&[&str], Foreign); 23] = [
+    (&[POLLS], Foreign::Counters),
+    (&["timestamp,", "halt_"], Foreign::Counters),
+    (&["kvm statistics - summary"], Foreign::Counters),
+    (&["VM-EXIT "], Foreign::KvmStat),
+    (&["Analyze events for all VMs"], Foreign::KvmStat),
+    (&["task name", "wait time", "run time"], Foreign::Sched),
+    (&["Task", "Runtime ms", "Switches"], Foreign::Sched),
+    // turbostat, cpupower, and the files that they read.
+    (&["Busy%", "Bzy_MHz"], Foreign::Totals),
+    (&["CPUidle driver: "], Foreign::Totals),
+    (&["|| Idle_Stats"], Foreign::Totals),
+    (&["/cpuidle/state"], Foreign::Totals),
+    // sysstat, vmstat, top.
+    (&["%idle"], Foreign::Totals),
+    (&["Linux ", " CPU)"], Foreign::Totals),
+    (&["procs -----"], Foreign::Totals),
+    (&["%Cpu(s):"], Foreign::Totals),
+    (&["PID", "%CPU"], Foreign::Totals),
+    // perf.
+    (&["Performance counter stats for"], Foreign::Totals),
+    (&["counts unit events"], Foreign::Totals),
+    (&["# Overhead "], Foreign::Totals),
+    (&["Summary of events:"], Foreign::Totals),
+    // strace, histograms of bcc and of ftrace.
+    (&["% time", "seconds", "calls", "syscall"], Foreign::Totals),
+    (&[": count ", "distribution"], Foreign::Totals),
+    (&["# event histogram"], Foreign::Totals),
+];
 
 fn foreign(line: &str) -> Option<Foreign> {
     if has_ticks(line) {
         return Some(Foreign::Ticks);
+    }
+    if has_micros(line) {
+        return Some(Foreign::Tracer);
     }
     // `[10:00:00.000000060] (+0.000000060) host kvm_exit: { cpu_id = 1 }, { … }`
     if line.starts_with('[') && line.contains("] (+") && line.contains(": { ") {
@@ -183,27 +229,13 @@ fn foreign(line: &str) -> Option<Foreign> {
     if line.starts_with("Domain: '") || line.starts_with("vcpu.") && line.contains(POLLS) {
         return Some(Foreign::Domstats);
     }
-    if line.contains(POLLS) {
-        return Some(Foreign::Counters);
-    }
     // `0.000 CPU 0/KVM/7 kvm:kvm_vcpu_wakeup(ns: 5, …)`
     let is_traced = |name: &str| name.contains(':') && TracepointKind::from_name(name).is_some();
     if line.split(' ').filter_map(|word| word.split_once('(')).any(|(name, _)| is_traced(name)) {
         return Some(Foreign::PerfTrace);
     }
-    if line.starts_with("VM-EXIT ") || line.starts_with("Analyze events for all VMs") {
-        return Some(Foreign::KvmStat);
-    }
-    let has_all = |words: &[&str]| words.iter().all(|word| line.contains(word));
-    if has_all(&["task name", "wait time", "run time"]) || has_all(&["Task", "Runtime ms", "Switches"]) {
-        return Some(Foreign::Sched);
-    }
-    if has_all(&["Busy%", "Bzy_MHz"])
-        || line.starts_with("CPUidle driver: ")
-        || ["%idle", "Performance counter stats for", "# Overhead "].iter().any(|text| line.contains(text))
-        || has_all(&["% time", "seconds", "calls", "syscall"])
-    {
-        return Some(Foreign::Totals);
+    if let Some((_, table)) = TABLES.iter().find(|(words, _)| words.iter().all(|word| line.contains(word))) {
+        return Some(*table);
     }
     // `epoll_wait(4, [], 200, 103) = 0 <0.1>`, perhaps with a process and a time before it.
     let call = [
@@ -316,6 +348,24 @@ mod tests {
                 Format::Foreign(Foreign::Tracer),
             ),
             ("# tracer: nop\n#\n", Format::Foreign(Foreign::Eventless)),
+            (
+                "[  120.1]   <idle>-0         1d..2. 119000150us : cpu_idle: state=1 cpu_id=1\n",
+                Format::Foreign(Foreign::Tracer),
+            ),
+            ("\nkvm statistics - summary\n", Format::Foreign(Foreign::Counters)),
+            ("timestamp,exits,halt_exits,halt_wakeup\n", Format::Foreign(Foreign::Counters)),
+            ("     usecs               : count     distribution\n", Format::Foreign(Foreign::Totals)),
+            ("# event histogram\n#\n", Format::Foreign(Foreign::Totals)),
+            (" Summary of events:\n", Format::Foreign(Foreign::Totals)),
+            ("#           time             counts unit events\n", Format::Foreign(Foreign::Totals)),
+            (
+                "Linux 6.8.0 (vm)     11/25/2026      _x86_64_        (4 CPU)\n",
+                Format::Foreign(Foreign::Totals),
+            ),
+            (
+                " CPU| C0   | Cx   | Freq  || POLL\n              | Mperf  || Idle_Stats\n",
+                Format::Foreign(Foreign::Totals),
+            ),
             (" Performance counter stats for 'system wide':\n", Format::Foreign(Foreign::Totals)),
             ("10:00:01  CPU  %user  %system  %idle\n", Format::Foreign(Foreign::Totals)),
             ("<!DOCTYPE html>\n<html>", Format::Foreign(Foreign::Page)),
