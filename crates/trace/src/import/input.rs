@@ -51,19 +51,28 @@ impl fmt::Display for Place {
     }
 }
 
-/// Text of bytes that may be no UTF-8: the name of a task can be anything. Without the colours of a terminal.
+/// Text of bytes that may be no UTF-8: the name of a task can be anything. Without the colours of a terminal, and with
+/// plain blanks in place of those that pages have.
 pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
-    let text = String::from_utf8_lossy(bytes);
+    let mut text = String::from_utf8_lossy(bytes);
+    if text.contains(NO_BREAK) {
+        text = Cow::Owned(text.replace(NO_BREAK, " "));
+    }
     if !text.contains(COLOUR) {
         return text;
     }
     let mut parts = text.split(COLOUR);
     let first = parts.next().unwrap_or_default().to_owned();
     // `ESC [ 01;31 m`
-    let shown = |part| str::trim_start_matches(part, |c: char| c.is_ascii_digit() || c == ';').get(1..);
-    Cow::Owned(parts.fold(first, |line, part| line + shown(part).unwrap_or_default()))
+    let shown = |part| {
+        let mut rest = str::trim_start_matches(part, |c: char| c.is_ascii_digit() || c == ';').chars();
+        rest.next();
+        rest.as_str()
+    };
+    Cow::Owned(parts.fold(first, |line, part| line + shown(part)))
 }
 
+const NO_BREAK: char = '\u{a0}';
 /// What begins a colour.
 const COLOUR: &str = "\x1b[";
 

@@ -104,6 +104,8 @@ fn lines_that_were_pasted_are_read() {
     each(&|at, line| format!("{at}:{line}"));
     each(&|at, line| format!("{at:6}\t{line}"));
     each(&|_, line| format!("\x1b[31m{line}\x1b[0m"));
+    each(&|_, line| format!("\x1b[31µ{line}"));
+    each(&|_, line| line.replace(' ', "\u{a0}"));
     each(&|_, line| line.replace("cpu_idle", "\x1b[01;31m\x1b[Kcpu_idle\x1b[m\x1b[K"));
     each(&|_, line| line.replace("] 300", "] 2026-11-25 10:00:00.123456   300"));
 }
