@@ -100,6 +100,9 @@ struct Order {
 /// Events of one CPU that come later than others do so by much less than this \[ns\].
 const MOST_BACK_NS: u64 = 1_000_000_000;
 
+/// Times of a clock that counts since boot are less than this \[ns\]: 30 years.
+const WALL_NS: u64 = 1_000_000_000_000_000_000;
+
 /// One of so many events may come too late: perf's buffers hold back few, and lines that are not sorted many.
 const LEAST_IN_ORDER: u64 = 100;
 
@@ -356,6 +359,10 @@ impl EventReader {
     pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
         let EventReader { header, mut summary, span, dialects, order, is_cut, .. } = self;
         header.fill(metadata);
+        // That a time is of the day, as of ftrace's clock tai, shows in nothing else.
+        if metadata.clock == Clock::Perf && span.0.is_some_and(|span| span.start_ns > WALL_NS) {
+            metadata.clock = Clock::Unknown;
+        }
         metadata.layer = layer;
         metadata.resolution_ns = Some(summary.resolution_ns);
         summary.format = dialects.into_iter().map(Dialect::name).collect::<Vec<_>>().join(", ");

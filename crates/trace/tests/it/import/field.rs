@@ -230,6 +230,8 @@ fn the_clock_is_that_of_the_header() {
     assert_eq!(clock(""), Clock::Perf);
     assert_eq!(clock("# clockid: monotonic (1)\n"), Clock::Monotonic);
     assert_eq!(clock("# clockid: realtime (0)\n"), Clock::Unknown);
+    let tai = without.replace("   300.00", "   1795698000.00");
+    assert_eq!(any(tai.as_bytes()).unwrap().reader.metadata().clock, Clock::Unknown);
 }
 
 /// A CPU that idles all the time.
