@@ -103,6 +103,8 @@ pub struct Session<O> {
     meter: Meter,
     /// Of the CPUs of a guest, when the recording began.
     stat: Option<Stat>,
+    /// The CPUs that were online then, which are recorded.
+    online: Vec<u32>,
     threads: Watched,
     counters: Option<KvmCounters>,
 }
@@ -319,9 +321,9 @@ impl<O: Copy + Into<Owner>> Session<O> {
             metadata.other.extend([settings::cpuidle(&*system)]);
         }
         let stat = Stat::of_all(&*system).filter(|_| is_guest);
-        let (threads, counters) = (watched, None);
+        let (threads, counters, online) = (watched, None, cpu::online(&*system));
         let mut session =
-            Session { system, who, trace, pairing, metadata, watch, meter, stat, threads, counters };
+            Session { system, who, trace, pairing, metadata, watch, meter, stat, online, threads, counters };
         session.measure_poll_step();
         Ok(session)
     }
@@ -507,12 +509,27 @@ impl<O: Copy + Into<Owner>> Session<O> {
             let used = json!({ "busy": ns(|stat| stat.busy), "steal": ns(|stat| stat.steal) });
             self.metadata.other.insert(CPU_TIME.to_owned(), used);
         }
+        if let Some(note) = came_online(&self.online, &cpu::online(&*self.system)) {
+            self.metadata.other.insert(NOTES.to_owned(), json!([note]));
+        }
         let used = self.meter.used(&*self.system);
         if !used.is_empty() {
             self.metadata.other.insert(ENERGY.to_owned(), json!(used));
         }
         &self.metadata
     }
+}
+
+/// What is missing of CPUs that were not online when recording began.
+fn came_online(before: &[u32], now: &[u32]) -> Option<String> {
+    let new: Vec<String> =
+        now.iter().filter(|cpu| !before.contains(cpu)).map(|cpu| format!("CPU {cpu}")).collect();
+    let cpus = new.join(", ");
+    (!new.is_empty()).then(|| {
+        format!(
+            "{cpus} came online while recording: what happened there is not recorded, or lost; record again"
+        )
+    })
 }
 
 /// The threads of the process that is to be recorded, if one was chosen.
@@ -734,6 +751,14 @@ mod tests {
         machine()
             .file(&format!("{EVENTS}/kvm/kvm_vcpu_wakeup/format"), FORMAT)
             .file(&format!("{EVENTS}/kvm/kvm_halt_poll_ns/format"), FORMAT)
+    }
+
+    #[test]
+    fn cpus_that_came_online_are_named() {
+        assert_eq!(came_online(&[0, 1], &[0]), None);
+        assert!(
+            came_online(&[0], &[0, 3, 7]).unwrap().starts_with("CPU 3, CPU 7 came online while recording")
+        );
     }
 
     #[test]
