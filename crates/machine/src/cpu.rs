@@ -16,9 +16,14 @@ pub fn parse_list(text: &str) -> Vec<u32> {
     cpus
 }
 
-/// The CPUs that are online; CPU 0 alone if that cannot be read.
+/// The CPUs that are online, by `/proc/stat` where a container hides sysfs; CPU 0 alone if neither can be read.
 pub fn online(machine: &dyn Machine) -> Vec<u32> {
-    let cpus = list(machine, "/sys/devices/system/cpu/online");
+    let mut cpus = list(machine, "/sys/devices/system/cpu/online");
+    if cpus.is_empty() {
+        let stat = machine.text("/proc/stat").unwrap_or_default();
+        let cpu = |line: &str| line.strip_prefix("cpu")?.split(' ').next()?.parse::<u32>().ok();
+        cpus.extend(stat.lines().filter_map(cpu));
+    }
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
@@ -43,6 +48,17 @@ pub fn model(machine: &dyn Machine) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn cpus_that_sysfs_does_not_show() {
+        let machine = Fake::new();
+        assert_eq!(online(&machine), [0]);
+        machine.set("/proc/stat", "cpu  9 9\ncpu0 1 1\ncpu3 1 1\nintr 5\n");
+        assert_eq!(online(&machine), [0, 3]);
+        machine.set("/sys/devices/system/cpu/online", "0-1\n");
+        assert_eq!(online(&machine), [0, 1]);
+    }
 
     #[test]
     fn cpu_lists() {
