@@ -23,18 +23,21 @@ pub enum OtherModule {
 }
 
 /// Words such as `kvm.halt_poll_ns=0`, `/sys/module/kvm/parameters/halt_poll_ns=0`, `options kvm halt_poll_ns=0`, `echo 0 >
-/// /sys/...`, of `virsh domstats` `iothread.1.poll-max-ns=0`, and those of an I/O thread as `NAME=VALUE`; what has
+/// /sys/...`, a line of tmpfiles.d, of `virsh domstats` `iothread.1.poll-max-ns=0`, and those of an I/O thread as `NAME=VALUE`; what has
 /// none of these forms stays as it is.
 ///
 /// # Errors
 /// [`OtherModule`] for a parameter with the name of another module.
 pub fn plain(words: &[String]) -> Result<Vec<String>, OtherModule> {
-    if let Some(properties) = of_iothread(&words.join(" ")) {
+    let text = words.join(" ").replace(" = ", "=");
+    if let Some(properties) = of_iothread(&text) {
         return Ok(properties);
     }
-    let words: Vec<&str> = words.iter().flat_map(|word| word.split_ascii_whitespace()).collect();
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
     match words.as_slice() {
-        ["echo", value, ">", path] => Ok(vec![one(&format!("{path}={value}"), None)?]),
+        ["echo", value, ">" | "|", .., path] | [_, path, "-", "-", "-", "-", value] => {
+            Ok(vec![one(&format!("{path}={value}"), None)?])
+        }
         ["options" | "modprobe", module, rest @ ..] => {
             rest.iter().map(|word| one(word, Some(module))).collect()
         }
@@ -68,7 +71,8 @@ fn of_iothread(text: &str) -> Option<Vec<String>> {
 
 fn one(word: &str, module: Option<&str>) -> Result<String, OtherModule> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
-    let of_path = name.strip_prefix("/sys/module/").and_then(|rest| rest.split_once("/parameters/"));
+    let path = name.strip_prefix("/sys/").unwrap_or(name).strip_prefix("module/");
+    let of_path = path.and_then(|rest| rest.split_once("/parameters/"));
     let (given, name) = match (of_path.or_else(|| name.rsplit_once('.')), module) {
         (Some((module, name)), _) => (Some(module), name),
         (None, module) => (module, name),
@@ -104,6 +108,9 @@ mod tests {
             "modprobe kvm halt_poll_ns=0",
             "/sys/module/kvm/parameters/halt_poll_ns=0",
             "echo 0 > /sys/module/kvm/parameters/halt_poll_ns",
+            "echo 0 | sudo tee /sys/module/kvm/parameters/halt_poll_ns",
+            "w /sys/module/kvm/parameters/halt_poll_ns - - - - 0",
+            "module/kvm/parameters/halt_poll_ns = 0",
         ] {
             assert_eq!(plain(text), "halt_poll_ns=0", "{text}");
         }
