@@ -335,6 +335,14 @@ impl File {
             let before = config.qemus.iter().take(number);
             ensure!(before.clone().all(|other| other.qmp != *qmp), "qemu: the socket {qmp} is given twice");
         }
+        for (number, Vm { by, .. }) in config.vms.iter().enumerate() {
+            let mut before = config.vms.iter().take(number);
+            ensure!(
+                before.all(|other| other.by != *by),
+                "vm: the name or cgroup of number {} is given twice",
+                number + 1
+            );
+        }
         let within = |time: Nanos, least: u64, most: u64| (least..=most).contains(&time.get());
         ensure!(within(config.period, 10_000_000, 10_000_000_000), "period: from 10ms to 10s");
         ensure!(within(config.burst, 1_000_000, 1_000_000_000), "burst: from 1ms to 1s");
@@ -507,6 +515,8 @@ mod tests {
         assert!(error("[[qemu]]\nqmp = \"vm.qmp\"").contains("not a path from the root on"));
         assert!(error("[[qemu]]\nqmp = \"/a\"\n[[qemu]]\nqmp = \"/a\"").contains("given twice"));
         assert!(error("[[vm]]\nweight = 2").contains("either name or cgroup"));
+        let twice = "[[vm]]\nname = \"a\"\n".repeat(2);
+        assert!(error(&twice).ends_with("vm: the name or cgroup of number 2 is given twice"));
         assert!(error("[[vm]]\nname = \"a\"\ncgroup = \"/b\"").contains("either name or cgroup"));
         assert!(error("[[vm]]\ncgroup = \"b\"").contains("not a path from the root on"));
         assert!(error("[[vm]]\nname = \"a\"\nweight = -1").contains("from 0 to 1000"));
