@@ -236,8 +236,10 @@ pub static TABLE: &[Row] = &[
             asked(facts, |facts, wanted, param| {
                 let later = last_wanted(facts, param).filter(|last| !std::ptr::eq(*last, wanted))?;
                 let value = accepted(facts, param, &wanted.value)?;
-                (is_read(facts, wanted, param) && accepted(facts, param, &later.value) != Some(value))
-                    .then(|| format!("{} sets it to {} later", later.by, later.value))
+                (wanted.reader != Reader::Bootloader
+                    && is_read(facts, wanted, param)
+                    && accepted(facts, param, &later.value) != Some(value))
+                .then(|| format!("{} sets it to {} later", later.by, later.value))
             })
         },
         what: "{by} asks for {name}={value}, which is overridden: {now}",
@@ -269,6 +271,26 @@ pub static TABLE: &[Row] = &[
         why: "{why}",
         remedy: "write the value that is wanted to both; what modprobe.d has (options {owner} {name}={value}) is set \
                  whenever {owner} is loaded",
+    },
+    Row {
+        code: "wanted-at-next-boot",
+        severity: Warning,
+        when: |facts| {
+            asked(facts, |facts, wanted, param| {
+                let now = parameters(facts).find(|parameter| parameter.param == param)?.value;
+                let value = accepted(facts, param, &wanted.value);
+                let same = |other: &Wanted| {
+                    other.param == Some(param) && accepted(facts, param, &other.value) == value
+                };
+                let booted = facts.wanted.iter().any(|other| other.reader == Reader::Kernel && same(other));
+                let is_next = wanted.reader == Reader::Bootloader && is_read(facts, wanted, param);
+                (is_next && !booted && value != now).then(String::new)
+            })
+        },
+        what: "{by} asks for {name}={value}, and {now}",
+        why: "the kernel gets it from the boot loader, which has it once its own files are written anew: after the next boot it \
+              is {value}",
+        remedy: "update-grub, grub2-mkconfig or proxmox-boot-tool refresh, whichever is here, and reboot",
     },
     Row {
         code: "wanted-unknown",
@@ -989,7 +1011,8 @@ fn is_read(facts: &Facts, wanted: &Wanted, param: &'static Param) -> bool {
 
 /// What sets a parameter last when the machine starts.
 fn last_wanted<'f>(facts: &'f Facts, param: &'static Param) -> Option<&'f Wanted> {
-    facts.wanted.iter().rfind(|wanted| wanted.param == Some(param) && is_read(facts, wanted, param))
+    let is_now = |wanted: &&Wanted| wanted.param == Some(param) && wanted.reader != Reader::Bootloader;
+    facts.wanted.iter().rfind(|wanted| is_now(wanted) && is_read(facts, wanted, param))
 }
 
 /// One instance without figures, or none.

@@ -1,7 +1,7 @@
 //! What files and the kernel's command line ask for, to compare with what is in force.
 //!
-//! A machine sets its parameters in this order, and the last one counts: the command line, modprobe.d and rules of udev when
-//! a module is loaded, then tmpfiles.d and sysfsutils, then the active profile of TuneD, then scripts. What is written by
+//! A machine sets its parameters in this order, and the last one counts: the command line, which the boot loader has a copy
+//! of, modprobe.d and rules of udev when a module is loaded, then tmpfiles.d and sysfsutils, then the active profile of TuneD, then scripts. What is written by
 //! hand afterwards shows in none of them.
 
 use crate::kernel;
@@ -38,6 +38,8 @@ pub enum Reader {
     Modprobe,
     /// The kernel, from its command line.
     Kernel,
+    /// A boot loader, which gives it to the kernel at the next boot.
+    Bootloader,
     /// udev, when a module was loaded.
     Udev,
     Tmpfiles,
@@ -78,8 +80,9 @@ impl Wanted {
 type InLine = fn(&str, &str) -> Vec<Wanted>;
 
 /// Directories and files, how the names in the directories end, and how a line is read.
-const SOURCES: [(&[&str], &str, InLine); 5] = [
+const SOURCES: [(&[&str], &str, InLine); 6] = [
     (&["/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"], ".conf", modprobe),
+    (&["/etc/default/grub", "/etc/default/grub.d", "/etc/kernel/cmdline"], "", bootloader),
     (
         &["/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d"],
         ".rules",
@@ -121,16 +124,16 @@ pub fn read(machine: &dyn Machine) -> Vec<Wanted> {
 const COMMAND_LINE: &str = "the kernel's command line";
 
 fn command_line(machine: &dyn Machine) -> Vec<Wanted> {
-    words(COMMAND_LINE, &machine.text("/proc/cmdline").unwrap_or_default())
+    words(COMMAND_LINE, Reader::Kernel, &machine.text("/proc/cmdline").unwrap_or_default())
 }
 
 /// The words of a command line of the kernel.
-fn words(by: &str, line: &str) -> Vec<Wanted> {
+fn words(by: &str, reader: Reader, line: &str) -> Vec<Wanted> {
     kernel::own_arguments(line)
         .filter_map(|word| {
             let (name, value) = word.split_once('=')?;
             let (module, name) = name.split_once('.').unwrap_or(("", name));
-            Some(Wanted::new(by, Reader::Kernel, module, name, value))
+            Some(Wanted::new(by, reader, module, name, value))
         })
         .collect()
 }
@@ -155,6 +158,13 @@ fn options(by: &str, module: &str, line: &str) -> Vec<Wanted> {
 fn modprobe(by: &str, line: &str) -> Vec<Wanted> {
     let Some(("options", rest)) = first(line) else { return vec![] };
     first(rest).map_or_else(Vec::new, |(module, rest)| options(by, module, rest))
+}
+
+/// `GRUB_CMDLINE_LINUX="quiet kvm.halt_poll_ns=0"`, elsewhere the words alone.
+fn bootloader(by: &str, line: &str) -> Vec<Wanted> {
+    let of_grub = || line.strip_prefix("GRUB_CMDLINE_LINUX")?.split_once('=');
+    let line = if by.starts_with("/etc/default/") { of_grub().map_or("", |(_, line)| line) } else { line };
+    words(by, Reader::Bootloader, line.trim_ascii().trim_matches(['"', '\'']))
 }
 
 /// `SUBSYSTEM=="module", KERNEL=="kvm", ATTR{parameters/halt_poll_ns}="0"`, or what a rule runs.
@@ -254,7 +264,8 @@ fn profile(machine: &dyn Machine, name: &str, seen: &mut Vec<String>) -> Vec<Wan
                 ("sysfs", key) => own.extend(of_path(&path, Reader::Tuned, key, value)),
                 ("bootloader", key) if key.starts_with("cmdline") => {
                     let value = value.trim().trim_start_matches('+');
-                    own.extend(words(&format!("{path} [bootloader]"), value.trim_matches('"')));
+                    let by = format!("{path} [bootloader]");
+                    own.extend(words(&by, Reader::Bootloader, value.trim_matches('"')));
                 }
                 ("modules", module) => {
                     let value = value.trim().trim_start_matches("+r").trim_start_matches(',');
@@ -286,6 +297,10 @@ mod tests {
             )
             .file("/usr/lib/modprobe.d/b.conf", "options kvm halt_poll_ns=8")
             .file("/etc/tmpfiles.d/p.conf", "w /sys/module/kvm/parameters/halt_poll_ns - - - - 9")
+            .file(
+                "/etc/default/grub",
+                "#GRUB_CMDLINE_LINUX=\"kvm.halt_poll_ns=1\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet kvm.halt_poll_ns=14\"",
+            )
             .file("/etc/sysfs.conf", "# module/kvm/parameters/x = 1\nmodule/kvm/parameters/halt_poll_ns = 10 # why")
             .file(
                 "/usr/lib/udev/rules.d/k.rules",
@@ -313,14 +328,15 @@ mod tests {
             .map(|w| format!("{:?} {} {}={}", w.reader, w.module, w.name, w.value))
             .collect();
         assert_eq!(
-            seen.iter().take(9).map(String::as_str).collect::<Vec<_>>(),
+            seen.iter().take(10).map(String::as_str).collect::<Vec<_>>(),
             [
                 "Modprobe kvm_intel preemption_timer=0",
                 "Modprobe kvm halt_poll_ns=7",
                 "Modprobe cpuidle_haltpoll force=Y",
                 "Kernel kvm halt_poll_ns=-1",
                 "Kernel  halt_poll_ns_grow=4",
-                "Kernel kvm halt_poll_ns_shrink=4",
+                "Bootloader kvm halt_poll_ns=14",
+                "Bootloader kvm halt_poll_ns_shrink=4",
                 "Udev kvm halt_poll_ns=11",
                 "Tmpfiles kvm halt_poll_ns=9",
                 "Sysfs kvm halt_poll_ns=10",

@@ -397,6 +397,10 @@ fn what_is_asked_for_and_what_is_in_force() {
     assert_eq!(line("kvm.halt_poll_ns=0"), ["wanted-not-in-force"]);
     assert_eq!(line("kvm.halt_poll_ns=0 kvm.halt_poll_ns=200000"), ["wanted-overridden"]);
     assert_eq!(with("/etc/modprobe.d/a.conf", "options kvm halt_poll_ns=0"), ["wanted-not-in-force"]);
+    let grub =
+        |value: &str| with("/etc/default/grub", &format!("GRUB_CMDLINE_LINUX=\"kvm.halt_poll_ns={value}\""));
+    assert_eq!((grub("0"), grub("-1")), (vec!["wanted-at-next-boot"], vec!["wanted-refused"]));
+    assert_eq!(grub("200000"), [""; 0]);
     for misspelt in ["kvm.halt_pol_ns=0", "kvm.halt_polling_ns=0"] {
         assert_eq!(line(misspelt), ["wanted-unknown"]);
     }
