@@ -119,8 +119,8 @@ impl ImportSummary {
     fn note_incomplete<O>(&mut self, metadata: &mut Metadata<O>) {
         if self.incomplete_episodes > self.episodes / 4 {
             let note = format!(
-                "{} episodes are incomplete and {} are not: the trace lacks events, its times are wrong, or it has the process in \
-                 place of the thread (`perf script -F +tid`)",
+                "{} episodes are incomplete and {} are not: the trace lacks events, is of several machines, its \
+                 times are wrong, or it has the process in place of the thread (`perf script -F +tid`)",
                 self.incomplete_episodes, self.episodes
             );
             self.note(metadata, note);
