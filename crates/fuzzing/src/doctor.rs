@@ -58,7 +58,7 @@ impl System for Files {
     }
 }
 
-const FILES: [&str; 36] = [
+const FILES: [&str; 37] = [
     "/proc/sys/kernel/osrelease",
     "/proc/cmdline",
     "/proc/cpuinfo",
@@ -88,6 +88,7 @@ const FILES: [&str; 36] = [
     "/sys/kernel/security/lockdown",
     "/etc/modprobe.d/a.conf",
     "/etc/tmpfiles.d/a.conf",
+    "/etc/default/grub",
     "/etc/udev/rules.d/a.rules",
     "/etc/sysfs.conf",
     "/etc/rc.local",

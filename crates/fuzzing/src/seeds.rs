@@ -427,6 +427,10 @@ fn doctor() -> Vec<Vec<u8>> {
         "[none] integrity confidentiality\n",
         "options kvm halt_poll_ns=-1 # why\noptions kvm-intel preemption_timer=0\n",
         "w /sys/module/kvm/parameters/halt_poll_ns - - - - 9\n",
+        "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet kvm.halt_poll_ns=8\"\n",
+        "SUBSYSTEM==\"module\", KERNEL==\"kvm\", ATTR{parameters/halt_poll_ns}=\"7\"\n",
+        "module/kvm/parameters/halt_poll_ns = 6 # why\n",
+        "echo 5 > /sys/module/kvm/parameters/halt_poll_ns && echo '4' | tee /sys/module/kvm/parameters/x\n",
         "a\n",
         "[main]\ninclude=a\n[sysfs]\n/sys/module/kvm/parameters/halt_poll_ns=6\n[bootloader]\ncmdline_a=+kvm.halt_poll_ns=0\n",
         "<domain><iothreadids><iothread id='0'><poll max='1'/></iothread></iothreadids><features><kvm><poll-control \
