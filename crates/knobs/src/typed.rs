@@ -23,8 +23,8 @@ pub enum OtherModule {
 }
 
 /// Words such as `kvm.halt_poll_ns=0`, `/sys/module/kvm/parameters/halt_poll_ns=0`, `options kvm halt_poll_ns=0`, `echo 0 >
-/// /sys/...`, a line of tmpfiles.d, of `virsh domstats` `iothread.1.poll-max-ns=0`, and those of an I/O thread as `NAME=VALUE`; what has
-/// none of these forms stays as it is.
+/// /sys/...`, a line of tmpfiles.d, of `virsh domstats` `iothread.1.poll-max-ns=0`, and those of an I/O thread as
+/// `NAME=VALUE`; what has none of these forms stays as it is.
 ///
 /// # Errors
 /// [`OtherModule`] for a parameter with the name of another module.

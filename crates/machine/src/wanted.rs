@@ -1,8 +1,8 @@
 //! What files and the kernel's command line ask for, to compare with what is in force.
 //!
 //! A machine sets its parameters in this order, and the last one counts: the command line, which the boot loader has a copy
-//! of, modprobe.d and rules of udev when a module is loaded, then tmpfiles.d and sysfsutils, then the active profile of TuneD, then scripts. What is written by
-//! hand afterwards shows in none of them.
+//! of, modprobe.d and rules of udev when a module is loaded, then tmpfiles.d and sysfsutils, then the active profile of
+//! TuneD, then scripts. What is written by hand afterwards shows in none of them.
 
 use crate::kernel;
 use crate::seam::Machine;

@@ -9,7 +9,6 @@ use crate::output::{self, FormatArg};
 use crate::progress;
 use crate::settings;
 use anyhow::{Context, ensure};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::Origin;

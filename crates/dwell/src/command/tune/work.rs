@@ -7,7 +7,6 @@ use crate::model::Model;
 use crate::progress;
 use anyhow::{Context, bail, ensure};
 use dwell_knobs::plan::{Effect, Plan};
-use dwell_policy::Layer;
 use dwell_policy::param::Setting;
 use dwell_recording::Reader;
 use dwell_replay::advice::{Conclusion, Goal, Worth};
