@@ -374,7 +374,9 @@ impl Checked<'_> {
     }
 
     fn no_effect(&mut self, writes: &[Write], actual: &Setting<Owner>, wanted: &Setting<Owner>) {
-        let names: BTreeSet<&str> = writes.iter().map(|write| write.knob.as_str()).collect();
+        // Values that are there already may have no effect either.
+        let of = if writes.is_empty() { &self.plan.writes } else { writes };
+        let names: BTreeSet<&str> = of.iter().map(|write| write.knob.as_str()).collect();
         let readers = Readers::of(self.machine);
         let why = |name: &str| readers.no_effect(Knob::of(self.plan.owner, name)?);
         let mut found: Vec<(Vec<String>, NoEffect)> = vec![];

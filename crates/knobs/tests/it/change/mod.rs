@@ -151,6 +151,14 @@ fn what_cannot_work_here_is_refused_before_anything_is_written() {
     fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
     refused("no cpuidle driver is in use", none);
     assert_eq!(obstacles(&fixture, &guest_plan(), no_effect), "");
+    // Nor where the values are there already.
+    let set = |max: &str, start: &str| {
+        fixture.set("guest_halt_poll_ns", max);
+        fixture.set("guest_halt_poll_grow_start", start);
+    };
+    set("50000\n", "12500\n");
+    refused("no cpuidle driver is in use", none);
+    set("200000\n", "50000\n");
     fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
     fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", "menu\n");
     refused("the cpuidle governor in use is menu", none);
