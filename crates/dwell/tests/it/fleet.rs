@@ -341,6 +341,12 @@ fn the_rule_is_that_of_the_recordings() {
     let refusal = stderr(&plan(&some, "some"));
     assert!(refusal.contains("6 recordings of 12 name no release"), "{refusal}");
     assert!(refusal.contains("(first: ") && refusal.contains(".parquet); give --kernel"), "{refusal}");
+    for nothing in ["", "4.19.0"] {
+        let found = json(&["fleet", &path(&of_releases(&[nothing]), "")]);
+        let note =
+            format!("or one whose rule is known: the rule of {} is used", found["version"].as_str().unwrap());
+        assert!(notes(&found).contains(&note), "{found}");
+    }
     // Sketches have the rule, and the name of the release.
     let sketches = tempfile::tempdir().unwrap();
     for name in ["vm00.parquet", "vm01.parquet"] {

@@ -35,23 +35,16 @@ pub(super) fn choose(args: &Args, recordings: &[String]) -> anyhow::Result<(Vers
     let found = Releases::of_files(&args.folder, recordings, layer);
     let newest = found.known.last().copied().unwrap_or(Versions::NEWEST.of(layer));
     let Some(version) = found.rule(layer) else {
-        let differ = !found.known.is_empty();
+        let why = match found.known.is_empty() {
+            false => format!("the recordings are of {whose} {}, whose rules differ", found.words()),
+            true => "no recording names its release, or one whose rule is known".to_owned(),
+        };
         ensure!(
             !args.plans.are_wanted(),
-            "cannot write plans: {}; give {option}, the release of the machines that get them",
-            match differ {
-                true => format!("the recordings are of {whose} {}, whose rules differ", found.words()),
-                false => "which kernel they are for is not known: no recording names its release".to_owned(),
-            }
+            "cannot write plans: {why}; give {option}, the release of the machines that get them"
         );
-        let note = differ.then(|| {
-            format!(
-                "the recordings are of {whose} {}, whose rules differ: the rule of {newest} is used for all; {option} gives \
-                 another",
-                found.words()
-            )
-        });
-        return Ok((newest, note));
+        let note = format!("{why}: the rule of {newest} is used for all; {option} gives another");
+        return Ok((newest, Some(note)));
     };
     let Some(first) = found.without.first() else { return Ok((version, None)) };
     let without = number_of(found.without.len() as u128, "recording");
@@ -62,7 +55,6 @@ pub(super) fn choose(args: &Args, recordings: &[String]) -> anyhow::Result<(Vers
          machines that get them",
         recordings.len()
     );
-    let is_default = version == Versions::NEWEST.of(layer);
     let note = format!("{without} {name} no release whose rule is known: that of {version} is used");
-    Ok((version, (!is_default).then_some(note)))
+    Ok((version, Some(note)))
 }
