@@ -344,7 +344,8 @@ impl Model {
         }
         if let Some(by) = metadata.decided_in_place_of_haltpoll().filter(|_| here == Layer::Guest) {
             notes.push(format!(
-                "haltpoll decided nothing in this guest ({by}), so that it never polled, whatever its parameters were"
+                "haltpoll decided nothing in this guest ({by}): its parameters had no effect, and the guest is taken for one \
+                 that never polls"
             ));
         }
         let is_of_kernel = matches!(here, Layer::Guest | Layer::Host);

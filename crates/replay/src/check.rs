@@ -285,7 +285,8 @@ pub fn setting_of<'a, O: Copy + Into<Owner>>(
 }
 
 /// The setting of a layer that was in force while this was recorded, the last one where it was changed; `None` where it was not
-/// recorded. A guest in which haltpoll [decided nothing](Metadata::decided_in_place_of_haltpoll) does not poll, whatever its parameters are.
+/// recorded. A guest in which haltpoll [decided nothing](Metadata::decided_in_place_of_haltpoll) is taken for one that never
+/// polls, whatever its parameters were.
 pub fn in_force(layer: Layer, version: Version, metadata: &Metadata) -> Option<Setting> {
     effective(setting_of(layer, version, &metadata.settings), layer, version, metadata)
 }

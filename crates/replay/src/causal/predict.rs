@@ -324,7 +324,7 @@ impl Predictor {
 
     /// What rules do in short parts of a stretch, each from the same windows: whether a load gets out of halts, where a window grows
     /// at all or by chance only.
-    fn from(
+    fn in_parts(
         &self,
         windows: Windows,
         of: &Stretch,
@@ -378,7 +378,7 @@ impl Predictor {
             add(self.outcomes(of, self.middle(external, Windows::Full), rules)?);
         }
         let replayed: usize = of.blocks().map(|rows| rows.len().min(LONGEST_PART)).sum();
-        let in_halts = self.from(Windows::AfterHalts, of, self.kinds[0], rules)?;
+        let in_halts = self.in_parts(Windows::AfterHalts, of, self.kinds[0], rules)?;
         (0..of.segments.rows.len() / replayed.max(1)).for_each(|_| add(in_halts.clone()));
         Ok(sums)
     }
@@ -391,7 +391,7 @@ impl Predictor {
         let judging = &self.judging;
         let replayed = |variant: Variant| self.outcomes(judging, variant, rules);
         let both = |windows: Windows| -> Result<[Vec<Outcome>; 2], RuleError> {
-            let [by_task, relative] = self.kinds.map(|kind| self.from(windows, judging, kind, rules));
+            let [by_task, relative] = self.kinds.map(|kind| self.in_parts(windows, judging, kind, rules));
             Ok([by_task?, relative?])
         };
         let (in_polls, in_halts) = (both(Windows::Full)?, both(Windows::AfterHalts)?);
