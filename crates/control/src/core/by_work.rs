@@ -87,7 +87,7 @@ impl ByWork {
         };
         let halt_cost = halt_cost.max(predictor.added_by_halt());
         let judged = predictor.judge(&rules)?;
-        let cost_ns = |outcome: &Outcome| outcome.counts.cost_ns(halt_cost).max(1) as f64 / work(outcome);
+        let cost_ns = |outcome: &Outcome| outcome.cost_ns(halt_cost).max(1) as f64 / work(outcome);
         let rows = of.iter().enumerate().map(|(number, setting)| Row {
             setting: *setting,
             speed: judged.over_present(number, |outcome| work(outcome) / outcome.span_ns as f64),

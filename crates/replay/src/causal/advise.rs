@@ -226,7 +226,7 @@ impl Search<'_> {
 
     fn value_of(&self, outcome: &Outcome) -> f64 {
         let is_met = Limit::of(self.task.goal, outcome.span_ns).with_spare().is_met_by(&outcome.counts);
-        if is_met { outcome.per_work(self.value.of(&outcome.counts)) } else { f64::INFINITY }
+        if is_met { outcome.value(self.value) } else { f64::INFINITY }
     }
 
     fn replayed(&mut self, rules: &[Rule], most: usize) -> Result<Vec<(Rule, Outcome)>, RuleError> {
@@ -270,13 +270,9 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn value_of(&self, outcome: &Outcome) -> f64 {
-        outcome.per_work(self.value.of(&outcome.counts))
-    }
-
     /// One rule's value over that of another.
     fn over(&self, rule: usize, other: usize) -> Range {
-        self.judged.range(rule, |all| self.value_of(&all[rule]) / self.value_of(&all[other]))
+        self.judged.range(rule, |all| all[rule].value(self.value) / all[other].value(self.value))
     }
 
     fn meets(&self, rule: usize) -> bool {
@@ -285,7 +281,7 @@ impl Judge<'_> {
     }
 
     fn gain(&self, rule: usize) -> Gain {
-        let [before, after] = [0, rule].map(|rule| self.value_of(&self.judged.outcome(rule)));
+        let [before, after] = [0, rule].map(|rule| self.judged.outcome(rule).value(self.value));
         let Range { middle, low, high } = self.over(rule, 0);
         Gain {
             of: self.task.goal.figure(),

@@ -36,7 +36,9 @@ pub use program::Program;
 pub use space::{maximum, references, with_maximum};
 
 use crate::counts::Counts;
+use crate::priced::Figure;
 use crate::rule::{Player, Rule, RuleError};
+use crate::tune::Valuation;
 use dwell_policy::{Layer, Nanos};
 use idling::{Idle, Path};
 use program::Wakeup;
@@ -53,8 +55,10 @@ pub struct Outcome {
     pub segments: u64,
     /// Of those, the ones of the [leading](Program::leading) tasks: the unit of work.
     pub work: u64,
-    /// Time on CPUs of the segments that ended, what halts added included, and from polls of the host to segments \[ns\].
+    /// Time on CPUs of the segments that ended, what halts added included \[ns\].
     pub busy_ns: u128,
+    /// From polls of the host to segments: CPU time that is polled no more, and in no segment \[ns\].
+    pub from_host_ns: u128,
     /// From the first event to the end of the time replayed \[ns\].
     pub span_ns: u64,
 }
@@ -65,9 +69,22 @@ impl Outcome {
         (self.span_ns > 0).then(|| self.work as f64 * 1e9 / self.span_ns as f64)
     }
 
-    /// CPU time of segments, polls and halts at this cost, for a unit of work \[ns\].
+    /// CPU time of segments, and [cost](Outcome::cost_ns) of polls and halts, for a unit of work \[ns\].
     pub fn cpu_per_work(&self, halt_cost: Nanos) -> f64 {
-        self.per_work((self.busy_ns + self.counts.cost_ns(halt_cost)) as f64)
+        self.per_work((self.busy_ns + self.cost_ns(halt_cost)) as f64)
+    }
+
+    /// CPU time polled and, where the host polled, up to the segment, and halts at their cost \[ns\].
+    pub fn cost_ns(&self, halt_cost: Nanos) -> u128 {
+        self.from_host_ns + self.counts.cost_ns(halt_cost)
+    }
+
+    /// A figure of a unit of work under a goal: less is better.
+    fn value(&self, of: Valuation) -> f64 {
+        self.per_work(match of.goal.figure() {
+            Figure::Cost => self.cost_ns(of.halt_cost) as f64,
+            Figure::Halts | Figure::PollingCpu => of.of(&self.counts),
+        })
     }
 
     /// A sum over the time replayed, for a unit of work.
@@ -82,6 +99,7 @@ impl AddAssign for Outcome {
         self.segments += other.segments;
         self.work += other.work;
         self.busy_ns += other.busy_ns;
+        self.from_host_ns += other.from_host_ns;
         self.span_ns += other.span_ns;
     }
 }
@@ -376,8 +394,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             }
             (Some(_), _) => constants.poll_ns(by_interrupt),
         };
-        // The way from the host's poll to the segment is CPU time.
-        self.outcome.busy_ns += u128::from(if idled == Some(Idled::HostPolled) { late_ns } else { 0 });
+        self.outcome.from_host_ns += u128::from(if idled == Some(Idled::HostPolled) { late_ns } else { 0 });
         self.begin(segment, at_ns.saturating_add(late_ns), idled);
         if idled.is_some_and(Idled::needs_interrupt) && !by_interrupt { constants.ipi } else { 0 }
     }

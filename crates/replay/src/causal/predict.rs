@@ -445,11 +445,12 @@ impl Judged {
         let polled_ns = |outcome: &Outcome| outcome.counts.polled_ns;
         Work {
             speed: self.over_present(rule, per_s),
-            cost_ns: self.range(rule, |all| all[rule].per_work(all[rule].counts.cost_ns(halt_cost) as f64)),
+            cost_ns: self.range(rule, |all| all[rule].per_work(all[rule].cost_ns(halt_cost) as f64)),
             cpu: self.over_present(rule, |of| of.cpu_per_work(halt_cost)),
             cycle_ns: self.range(rule, |all| self.leading as f64 * 1e9 / per_s(&all[rule])),
-            cpu_s: self
-                .range(rule, |all| per_ns(&all[rule], (all[rule].busy_ns + polled_ns(&all[rule])) as f64)),
+            cpu_s: self.range(rule, |all| {
+                per_ns(&all[rule], (all[rule].busy_ns + all[rule].cost_ns(Nanos::ZERO)) as f64)
+            }),
             polled_s: self.range(rule, |all| per_ns(&all[rule], polled_ns(&all[rule]) as f64)),
             halts_per_s: self.range(rule, |all| per_ns(&all[rule], all[rule].counts.halts as f64 * 1e9)),
         }

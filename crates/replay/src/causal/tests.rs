@@ -939,6 +939,23 @@ fn a_setting_that_does_more_work_is_advised_where_its_cost_is_less_in_the_middle
     assert!(gain.low < 0.0 && gain.value > 0.05, "{gain:?}");
 }
 
+/// A vCPU that its host polls for does not sleep.
+#[test]
+fn the_way_from_a_hosts_poll_to_the_segment_is_cpu_time() {
+    let recorded = ping_pong(5_000, 1_800, 1_000);
+    let program = Program::without(&recorded, External::Relative, CONSTANTS, &[]);
+    let outcome = |rule: &Rule| program.replay(rule, Windows::Full).unwrap();
+    let by_host = outcome(&stacked(0, 200_000));
+    let polls = by_host.counts.exits - by_host.counts.halts;
+    assert!(polls > 1_000, "{by_host:?}");
+    assert_eq!(by_host.from_host_ns, u128::from(polls * CONSTANTS.after_host_poll));
+    let cost = Nanos(20_000);
+    assert_eq!(by_host.cost_ns(cost), by_host.counts.cost_ns(cost) + by_host.from_host_ns);
+    for rule in [Rule::ALWAYS, Rule::NEVER, stacked(200_000, 0)] {
+        assert_eq!(outcome(&rule).from_host_ns, 0, "{rule:?}");
+    }
+}
+
 /// From *never*, windows are zero when a setting is applied. One that they leave by chance is no better than one that they leave
 /// at once.
 #[test]
