@@ -136,14 +136,18 @@ impl Segments {
     /// Some of the rows. What another one woke was woken at that time.
     #[must_use]
     pub fn part(&self, rows: Range<usize>) -> Segments {
-        self.only(|place, _| rows.contains(&place))
+        self.of(rows, |_, _| true)
     }
 
     /// The same of those that `keep` says.
     #[must_use]
     pub fn only(&self, keep: impl Fn(usize, &Segment) -> bool) -> Segments {
-        let (mut rows, mut places) = (vec![], Vec::with_capacity(self.rows.len()));
-        for (place, row) in self.rows.iter().enumerate() {
+        self.of(0..self.rows.len(), keep)
+    }
+
+    fn of(&self, range: Range<usize>, keep: impl Fn(usize, &Segment) -> bool) -> Segments {
+        let (mut rows, mut places) = (vec![], vec![]);
+        for (place, row) in self.rows.iter().enumerate().take(range.end).skip(range.start) {
             let is_kept = keep(place, row);
             places.push(u32::try_from(rows.len()).ok().filter(|_| is_kept));
             if !is_kept {
@@ -151,7 +155,8 @@ impl Segments {
             }
             let cause = match row.cause {
                 Cause::Task { waker, offset_ns } => {
-                    match (places.get(waker as usize).copied().flatten(), self.woken_ns(row)) {
+                    let kept = (waker as usize).checked_sub(range.start).and_then(|place| places.get(place));
+                    match (kept.copied().flatten(), self.woken_ns(row)) {
                         (Some(waker), _) => Cause::Task { waker, offset_ns },
                         (None, Some(woken_ns)) => Cause::Interrupt { woken_ns },
                         (None, None) => Cause::Unknown,

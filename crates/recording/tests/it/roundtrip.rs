@@ -1,8 +1,8 @@
 //! What is written is what is read, over the whole range of values.
 
 use dwell_recording::{
-    Chunk, Clock, Columns, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, SettingValue,
-    SettingsChange, WakeCause, WriteError, Writer,
+    Cause, Chunk, Clock, Columns, Episode, IdleIncludes, Layer, Metadata, Packing, Reader, Segment, Segments,
+    SettingValue, SettingsChange, WakeCause, WriteError, Writer,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -205,4 +205,30 @@ fn threads_share_one_reader_of_a_file() {
             });
         }
     });
+}
+
+proptest! {
+    /// A part is copied without the rows before it; taking it row by row is the same.
+    #[test]
+    fn a_part_of_the_segments_is_those_rows_one_by_one(
+        back in prop::collection::vec(0u32..6, 1..60),
+        (from, to) in (0usize..70, 0usize..70),
+    ) {
+        let row = |(number, back): (u32, u32)| Segment {
+            task: number % 3,
+            cpu: number % 2,
+            start_ns: u64::from(number) * 100,
+            run_ns: 50,
+            // A wakeup by each of the five rows before it, or none.
+            cause: match number.checked_sub(back) {
+                Some(waker) if back > 0 => Cause::Task { waker, offset_ns: 20 },
+                _ => Cause::Unknown,
+            },
+            halted: Some(number % 4 == 0),
+            idle: None,
+        };
+        let tasks = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let whole = Segments { tasks, rows: (0..).zip(back).map(row).collect(), ..Segments::default() };
+        prop_assert_eq!(whole.part(from..to), whole.only(|place, _| (from..to).contains(&place)));
+    }
 }
