@@ -394,7 +394,9 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             }
             (Some(_), _) => constants.poll_ns(by_interrupt),
         };
-        self.outcome.from_host_ns += u128::from(if idled == Some(Idled::HostPolled) { late_ns } else { 0 });
+        if idled == Some(Idled::HostPolled) {
+            self.outcome.from_host_ns += u128::from(late_ns);
+        }
         self.begin(segment, at_ns.saturating_add(late_ns), idled);
         if idled.is_some_and(Idled::needs_interrupt) && !by_interrupt { constants.ipi } else { 0 }
     }

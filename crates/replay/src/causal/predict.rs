@@ -335,8 +335,7 @@ impl Predictor {
         let mut sums = vec![Outcome::default(); rules.len()];
         for rows in of.blocks() {
             let part = of.part(rows.start..rows.end.min(rows.start + LONGEST_PART));
-            let outcomes = self.outcomes(&part, variant, rules)?;
-            sums.iter_mut().zip(outcomes).for_each(|(sum, outcome)| *sum += outcome);
+            add_to(&mut sums, &self.outcomes(&part, variant, rules)?);
         }
         Ok(sums)
     }
@@ -365,21 +364,21 @@ impl Predictor {
     }
 
     /// What rules do in what is for choosing, or in as much of it as so many segments: both kinds of external causes together, and
-    /// in halts, so that of two rules the one is better that gets out of them.
+    /// in halts, so that of two rules the one is better that gets out of them: what short parts show of that counts as much as one
+    /// of the others.
     pub(super) fn fit(&self, rules: &[Rule], most: usize) -> Result<Vec<Outcome>, RuleError> {
         let rows = self.choosing.segments.rows.len();
         let part = (most < rows).then(|| self.choosing.part(0..most));
         let of = part.as_ref().unwrap_or(&self.choosing);
         let mut sums = vec![Outcome::default(); rules.len()];
-        let mut add = |outcomes: Vec<Outcome>| {
-            sums.iter_mut().zip(outcomes).for_each(|(sum, outcome)| *sum += outcome);
-        };
         for external in self.kinds {
-            add(self.outcomes(of, self.middle(external, Windows::Full), rules)?);
+            add_to(&mut sums, &self.outcomes(of, self.middle(external, Windows::Full), rules)?);
         }
         let replayed: usize = of.blocks().map(|rows| rows.len().min(LONGEST_PART)).sum();
         let in_halts = self.in_parts(Windows::AfterHalts, of, self.kinds[0], rules)?;
-        (0..of.segments.rows.len() / replayed.max(1)).for_each(|_| add(in_halts.clone()));
+        for _ in 0..of.segments.rows.len() / replayed.max(1) {
+            add_to(&mut sums, &in_halts);
+        }
         Ok(sums)
     }
 
@@ -390,13 +389,13 @@ impl Predictor {
     pub fn judge(&self, rules: &[Rule]) -> Result<Judged, RuleError> {
         let judging = &self.judging;
         let replayed = |variant: Variant| self.outcomes(judging, variant, rules);
-        let both = |windows: Windows| -> Result<[Vec<Outcome>; 2], RuleError> {
-            let [by_task, relative] = self.kinds.map(|kind| self.in_parts(windows, judging, kind, rules));
-            Ok([by_task?, relative?])
+        type Outcomes = Result<Vec<Outcome>, RuleError>;
+        let both = |of: &dyn Fn(External) -> Outcomes| -> Result<[Vec<Outcome>; 2], RuleError> {
+            Ok([of(self.kinds[0])?, of(self.kinds[1])?])
         };
-        let (in_polls, in_halts) = (both(Windows::Full)?, both(Windows::AfterHalts)?);
-        let [by_task, relative] = self.kinds.map(|kind| replayed(self.middle(kind, Windows::Full)));
-        let full = [by_task?, relative?];
+        let full = both(&|kind| replayed(self.middle(kind, Windows::Full)))?;
+        let in_polls = both(&|kind| self.in_parts(Windows::Full, judging, kind, rules))?;
+        let in_halts = both(&|kind| self.in_parts(Windows::AfterHalts, judging, kind, rules))?;
         let middle = self.middle(self.kinds[0], Windows::Full);
         let all = self.estimates.all();
         let mut ends = vec![vec![replayed(Variant { has_delays: false, ..middle })?]];
@@ -416,6 +415,11 @@ impl Predictor {
         let model_error = self.other.map_or(MODEL_ERROR, |other| MODEL_ERROR.max(other.error()));
         Ok(Judged { full, in_polls, in_halts, ends, blocks, leading: self.leading.len(), model_error })
     }
+}
+
+/// Adds what each rule did.
+fn add_to(sums: &mut [Outcome], outcomes: &[Outcome]) {
+    sums.iter_mut().zip(outcomes).for_each(|(sum, outcome)| *sum += *outcome);
 }
 
 /// What rules did in what is for judging, in every way in which it was replayed: by variant, then by rule.
@@ -479,7 +483,7 @@ impl Judged {
         let drawn = |draw: &Draw| {
             let mut sums = vec![Outcome::default(); self.full[0].len()];
             for &block in &draw.picks {
-                sums.iter_mut().zip(&self.blocks[block]).for_each(|(sum, outcome)| *sum += *outcome);
+                add_to(&mut sums, &self.blocks[block]);
             }
             Some(log(&sums))
         };
