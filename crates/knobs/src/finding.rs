@@ -288,9 +288,9 @@ pub static TABLE: &[Row] = &[
             })
         },
         what: "{by} asks for {name}={value}, and {now}",
-        why: "the kernel gets it from the boot loader, which has it once its own files are written anew: after the next boot it \
-              is {value}",
-        remedy: "update-grub, grub2-mkconfig or proxmox-boot-tool refresh, whichever is here, and reboot",
+        why: "the boot loader passes it to the kernel once its own configuration is generated again: after the next boot it is \
+              {value}",
+        remedy: "update-grub, grub2-mkconfig or proxmox-boot-tool refresh, whichever this machine has, and reboot",
     },
     Row {
         code: "wanted-unknown",
@@ -306,7 +306,7 @@ pub static TABLE: &[Row] = &[
             })
         },
         what: "{by} asks for {name}={value} of {module}, which has no such parameter",
-        why: "the kernel passes over it; of a module dmesg has `{module}: unknown parameter '{name}' ignored`",
+        why: "the kernel ignores it; of a module dmesg has `{module}: unknown parameter '{name}' ignored`",
         remedy: "correct the name (ls /sys/module/{module}/parameters has those that there are), or remove it",
     },
     Row {

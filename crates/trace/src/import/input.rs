@@ -52,7 +52,7 @@ impl fmt::Display for Place {
 }
 
 /// Text of bytes that may be no UTF-8: the name of a task can be anything. Without the colours of a terminal, and with
-/// plain blanks in place of those that pages have.
+/// plain spaces in place of the no-break spaces of web pages.
 pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     let mut text = String::from_utf8_lossy(bytes);
     if text.contains(NO_BREAK) {
