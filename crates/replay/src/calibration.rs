@@ -175,6 +175,17 @@ impl Calibration {
         Ok(Calibration::load(&path)?.and_then(|stored| stored.of_recording(metadata).cloned()))
     }
 
+    /// Takes the kinds that were not measured from what was stored before, if that holds for the same CPU model and kernel
+    /// release; returns them.
+    pub fn keep(&mut self, before: Calibration) -> Vec<HaltOf> {
+        let same = before.cpu_model == self.cpu_model && before.kernel == self.kernel;
+        let missing = |costs: &HaltCosts| same && self.halt_of(costs.halt_of).is_none();
+        let kept: Vec<_> = before.halts.into_iter().filter(missing).collect();
+        let kinds = kept.iter().map(|costs| costs.halt_of).collect();
+        self.halts.extend(kept);
+        kinds
+    }
+
     /// What halts of this kind cost, if it was measured.
     pub fn halt_of(&self, halt_of: HaltOf) -> Option<&HaltCosts> {
         self.halts.iter().find(|costs| costs.halt_of == halt_of)
@@ -246,6 +257,21 @@ mod tests {
             let refused = Calibration::load(&path).unwrap_err().to_string();
             assert!(refused.contains(why) && refused.contains("measure again with"), "{refused}");
         }
+    }
+
+    #[test]
+    fn what_was_not_measured_again_is_kept_from_the_same_machine() {
+        let own = |kernel: &str| Calibration {
+            kernel: kernel.to_owned(),
+            halts: vec![costs(HaltOf::OwnCpu, &[(10, 6.0)])],
+            ..calibration()
+        };
+        let mut again = own("6.12");
+        assert_eq!(again.keep(calibration()), [HaltOf::Vcpu]);
+        assert_eq!(again.halts, [own("6.12").halts, calibration().halts[1..].to_vec()].concat());
+        let mut elsewhere = own("6.13");
+        assert_eq!(elsewhere.keep(calibration()), []);
+        assert_eq!(elsewhere, own("6.13"));
     }
 
     /// A vCPU of this guest's own KVM gave the halt cost of the guest's own CPUs, which exit to the host below.

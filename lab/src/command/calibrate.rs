@@ -29,7 +29,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// wakes it, in a second and a half; needs two CPUs and no KVM, so that a guest can do it too. Of a vCPU, where /dev/kvm can be used: it is
 /// woken after the same gaps, once always halting and once polling until the wakeup. `replay` and `tune` use the
 /// former as the default of --halt-cost for recordings of guests and threads, the latter for those of hosts, from the
-/// same CPU model and kernel release.
+/// same CPU model and kernel release. Where the latter cannot be measured, the former are stored all the same.
 #[derive(clap::Args)]
 #[command(
     after_help = "Stored in $XDG_STATE_HOME/dwell/halt-cost.json, else ~/.local/state/dwell/halt-cost.json;\n\
@@ -63,17 +63,23 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
         Err(error) => return Err(error.into()),
     };
     let machine = Sysroot::of_this_machine();
-    let mut halts = vec![own(&args.campaign, &machine, &mut notes)?];
-    if let Some(rig) = &rig {
-        halts.push(vcpu(rig, &mut Session::open(rig)?, &args.campaign, Intervals::Required)?);
-    }
-    let calibration = Calibration {
+    let mut calibration = Calibration {
         format: FORMAT,
         cpu_model: cpu::model(&machine).unwrap_or_default(),
         kernel: kernel::release(&machine).unwrap_or_default(),
         measured_at_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        halts,
+        halts: vec![own(&args.campaign, &machine, &mut notes)?],
     };
+    // Where a vCPU's halts cannot be measured, as on a busy machine, those of own CPUs are not lost.
+    let failed = rig.as_ref().and_then(|rig| {
+        let measured = Session::open(rig)
+            .and_then(|mut session| vcpu(rig, &mut session, &args.campaign, Intervals::Required));
+        measured.map(|costs| calibration.halts.push(costs)).err()
+    });
+    if let Some(Ok(Some(before))) = path.as_deref().map(Calibration::load) {
+        let kept = calibration.keep(before);
+        notes.extend(kept.iter().map(|halts| format!("{}: as they were stored before", halts.words())));
+    }
     // What cannot be stored is printed all the same, and what cannot be printed is stored.
     let text = serde_json::to_string_pretty(&calibration)? + "\n";
     let stored = path.as_ref().map_or(Ok(()), |path| newfile::write(path, text.as_bytes()));
@@ -83,7 +89,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     }
     stored?;
     output::remark(&path.map_or("not stored".to_owned(), |path| format!("stored: {}", path.display())));
-    args.campaign.end()
+    failed.map_or_else(|| args.campaign.end(), Err)
 }
 
 /// Where to store the calibration; it can be written.
@@ -160,7 +166,7 @@ fn complete(
     intervals: Intervals,
 ) -> anyhow::Result<Measurements> {
     let Some(measured) = measured.filter(|_| !session.stopped()) else {
-        bail!("stopped before all halt costs were measured; nothing was stored");
+        bail!("stopped before all costs of a vCPU's halts were measured");
     };
     let results = measured.results();
     if intervals == Intervals::Required && (results.rounds as usize) < MIN_ROUNDS {
