@@ -103,7 +103,8 @@ impl Readers {
         }
     }
 
-    fn haltpoll(&self) -> Option<NoEffect> {
+    /// Why nothing reads haltpoll's parameters.
+    pub fn haltpoll(&self) -> Option<NoEffect> {
         match self.cpuidle.driver.as_deref() {
             None if !self.cpuidle.is_known => return None,
             None => return Some(NoEffect::NoCpuidleDriver),

@@ -6,7 +6,7 @@ use super::by_work::{Comparisons, ONE_IN};
 use super::config::{Config, Mode};
 use super::iothread::{self, IothreadSource};
 use super::leases::told_of;
-use super::machine::{refuse_other_driver, setting};
+use super::machine::{refuse_unread, setting};
 use super::metrics::Tally;
 use super::notes::Notes;
 use super::observe::{Source, WakeupLatency, called};
@@ -73,7 +73,7 @@ impl Control<'_> {
     pub(super) fn layered(&self, subject: &Subject) -> anyhow::Result<Layered> {
         let Config { mode, halt_cost, burst, .. } = self.config;
         let machine = self.machine;
-        refuse_other_driver(machine, subject.layer())?;
+        refuse_unread(machine, subject.layer())?;
         let adopted = self.adopted(subject)?;
         let (present, source) = match subject {
             Subject::Layer(layer) => {

@@ -1,7 +1,7 @@
 //! What can be controlled on a machine, and the setting in force there.
 
-use anyhow::{Context, anyhow, bail};
-use dwell_knobs::condition::NoEffect;
+use anyhow::{Context, anyhow, bail, ensure};
+use dwell_knobs::condition::Readers;
 use dwell_knobs::knob::Module;
 use dwell_machine::{Cpuidle, Machine, kernel, parameter};
 use dwell_policy::Layer;
@@ -27,19 +27,19 @@ pub(super) fn here(machine: &dyn Machine, others: bool) -> anyhow::Result<Vec<La
     Ok(layers)
 }
 
-/// Refuses to control the guest layer where the rule in force is not haltpoll's but that of dwell_idle, and
-/// that one where it is not in force.
-pub(super) fn refuse_other_driver(machine: &dyn Machine, layer: Layer) -> anyhow::Result<()> {
-    let driver = Cpuidle::read(machine).driver;
-    let is_dwell_idle = driver.as_deref() == Some(Module::DwellIdle.name());
-    match (layer, is_dwell_idle) {
-        (Layer::Guest, true) => bail!("cannot control the guest layer: {}", NoEffect::DwellIdle),
-        (Layer::Driver, false) => bail!(
-            "cannot control the driver layer: the idle driver in use is {}; load dwell_idle (modprobe dwell_idle)",
-            driver.as_deref().unwrap_or("none")
-        ),
-        _ => Ok(()),
+/// Refuses to control a layer whose rule is not in force: haltpoll's where another governor decides, or none, or
+/// dwell_idle, and that of dwell_idle where it is not the driver in use.
+pub(super) fn refuse_unread(machine: &dyn Machine, layer: Layer) -> anyhow::Result<()> {
+    if let (Layer::Guest, Some(why)) = (layer, Readers::of(machine).haltpoll()) {
+        bail!("cannot control the guest layer: {why}");
     }
+    let driver = Cpuidle::read(machine).driver;
+    ensure!(
+        layer != Layer::Driver || driver.as_deref() == Some(Module::DwellIdle.name()),
+        "cannot control the driver layer: the idle driver in use is {}; load dwell_idle (modprobe dwell_idle)",
+        driver.as_deref().unwrap_or("none")
+    );
+    Ok(())
 }
 
 /// The setting in force. What a controller could not restore is refused.

@@ -44,7 +44,7 @@ pub use iothread::{Reading, Turn, kernel_thread, usage};
 use layered::Layered;
 use leases::end_left_open;
 pub use leases::{Stopped, stop};
-use machine::{here, refuse_other_driver, setting};
+use machine::{here, refuse_unread, setting};
 use metrics::{OfLayer, Published, Tally};
 pub use notes::Notes;
 use qemus::{Qemu, QemuState};
@@ -367,7 +367,7 @@ impl<'a> Control<'a> {
         }
         open_log(&config, self.notes)?;
         for layer in layers(self.machine, &config)? {
-            refuse_other_driver(self.machine, layer)?;
+            refuse_unread(self.machine, layer)?;
             setting(self.machine, layer)?;
         }
         if config.mode == Mode::Active {

@@ -318,6 +318,28 @@ fn advice_writes_nothing_and_takes_no_lease() {
     assert_eq!((ran.lines.len(), fixture.snapshot(), open_changes(&fixture)), (2, before, 0));
 }
 
+/// Advice was about parameters that nothing read, or never came.
+#[test]
+fn a_guest_that_haltpoll_does_not_decide_for_is_not_controlled() {
+    for (driver, governor, why) in [
+        ("none", "menu", "no cpuidle driver is in use"),
+        ("intel_idle", "menu", "the cpuidle governor in use is menu"),
+        ("dwell_idle", "haltpoll", "the idle driver dwell_idle decides"),
+    ] {
+        let fixture = Fixture::guest();
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_driver", driver);
+        fixture.write("/sys/devices/system/cpu/cpuidle/current_governor", governor);
+        for mode in [Mode::Advise, Mode::Active] {
+            let refused = run(&fixture, &|| Ok(configuration(mode)), QUIET, 1.0, vec![]).end.unwrap_err();
+            assert!(
+                refused.to_string().starts_with(&format!("cannot control the guest layer: {why}")),
+                "{refused}"
+            );
+        }
+        assert_eq!(open_changes(&fixture), 0);
+    }
+}
+
 /// The lines of two minutes of advice about a load, with *never* in force.
 fn advised(idle_ns: u64, causes: Option<fn() -> anyhow::Result<Segments>>) -> Vec<String> {
     let fixture = Fixture::guest();
