@@ -34,6 +34,32 @@ const MODEL_ERROR: f64 = 0.2;
 /// What a figure is at least, so that it has a logarithm; as little is nothing.
 const LEAST: f64 = 1e-6;
 
+/// How figures of several replays are compared.
+#[derive(Clone, Copy)]
+enum Scale {
+    /// By their logarithms.
+    Ratio,
+    /// As they are: where a figure is 0 in one replay and not in another, no ratio says how far they are apart.
+    Difference,
+}
+
+impl Scale {
+    fn of(self, figure: f64) -> f64 {
+        match self {
+            Scale::Ratio => figure.max(LEAST).ln(),
+            Scale::Difference => figure,
+        }
+    }
+
+    fn figure(self, scaled: f64) -> f64 {
+        match self {
+            Scale::Ratio if scaled <= LEAST.ln() => 0.0,
+            Scale::Ratio => scaled.exp(),
+            Scale::Difference => scaled.max(0.0),
+        }
+    }
+}
+
 /// A figure with the least and the most that it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Range {
@@ -455,8 +481,11 @@ impl Judged {
             cpu_s: self.range(rule, |all| {
                 per_ns(&all[rule], (all[rule].busy_ns + all[rule].cost_ns(Nanos::ZERO)) as f64)
             }),
-            polled_s: self.range(rule, |all| per_ns(&all[rule], polled_ns(&all[rule]) as f64)),
-            halts_per_s: self.range(rule, |all| per_ns(&all[rule], all[rule].counts.halts as f64 * 1e9)),
+            polled_s: self
+                .range_by(Scale::Difference, rule, |all| per_ns(&all[rule], polled_ns(&all[rule]) as f64)),
+            halts_per_s: self.range_by(Scale::Difference, rule, |all| {
+                per_ns(&all[rule], all[rule].counts.halts as f64 * 1e9)
+            }),
         }
     }
 
@@ -467,17 +496,25 @@ impl Judged {
 
     /// A figure of what a rule does, or does in comparison with others.
     pub(super) fn range(&self, rule: usize, figure: impl Fn(&[Outcome]) -> f64) -> Range {
-        let log = |outcomes: &[Outcome]| figure(outcomes).max(LEAST).ln();
-        let [by_task, relative] = [log(&self.full[0]), log(&self.full[1])];
+        self.range_by(Scale::Ratio, rule, figure)
+    }
+
+    fn range_by(&self, scale: Scale, rule: usize, figure: impl Fn(&[Outcome]) -> f64) -> Range {
+        let of = |outcomes: &[Outcome]| scale.of(figure(outcomes));
+        let [by_task, relative] = [of(&self.full[0]), of(&self.full[1])];
         let middle = f64::midpoint(by_task, relative);
-        let model = if rule == 0 { 0.0 } else { self.model_error };
+        let model = match scale {
+            _ if rule == 0 => 0.0,
+            Scale::Ratio => self.model_error,
+            Scale::Difference => self.model_error * middle,
+        };
         let mut squares = [(by_task - relative).powi(2) / 4.0 + model * model; 2];
         let mut add = |down: f64, up: f64| {
             squares[0] += down.min(0.0).powi(2);
             squares[1] += up.max(0.0).powi(2);
         };
         for pair in &self.ends {
-            let shifts = || pair.iter().map(|outcomes| log(outcomes) - by_task);
+            let shifts = || pair.iter().map(|outcomes| of(outcomes) - by_task);
             add(shifts().fold(0.0, f64::min), shifts().fold(0.0, f64::max));
         }
         let drawn = |draw: &Draw| {
@@ -485,19 +522,18 @@ impl Judged {
             for &block in &draw.picks {
                 add_to(&mut sums, &self.blocks[block]);
             }
-            Some(log(&sums))
+            Some(of(&sums))
         };
         if let Some(sampled) = Bootstrap::RECORDING.percentile(self.blocks.len(), drawn) {
             add(sampled.low - sampled.value, sampled.high - sampled.value);
         }
         // In halts, where that is something else.
-        let [a, b] = [0, 1].map(|kind| log(&self.in_halts[kind]) - log(&self.in_polls[kind]));
+        let [a, b] = [0, 1].map(|kind| of(&self.in_halts[kind]) - of(&self.in_polls[kind]));
         let mode = f64::midpoint(a, b);
-        let figure = |log: f64| if log > LEAST.ln() { log.exp() } else { 0.0 };
         Range {
-            middle: figure(middle),
-            low: figure(middle - squares[0].sqrt() + mode.min(0.0)),
-            high: (middle + squares[1].sqrt() + mode.max(0.0)).exp(),
+            middle: scale.figure(middle),
+            low: scale.figure(middle - squares[0].sqrt() + mode.min(0.0)),
+            high: scale.figure(middle + squares[1].sqrt() + mode.max(0.0)),
         }
     }
 }

@@ -610,6 +610,8 @@ fn what_a_recording_shows_is_estimated_and_the_rest_is_a_range() {
     // Each unit of work has a halt and nothing else.
     assert!((work.cost_ns.middle / 20_000.0 - 1.0).abs() < 0.01, "{work:?}");
     assert_eq!(predictor.leading(), [0, 1]);
+    let nothing = Range { middle: 0.0, low: 0.0, high: 0.0 };
+    assert_eq!((work.polled_s, judged.work(0, Nanos(20_000)).halts_per_s), (nothing, nothing));
     // With calibrated constants in place of assumed ones the CPU time is nearer to the truth. The speed is the same, as the
     // waker of a ping-pong has nothing else to do.
     let known = Calibrated {
@@ -977,6 +979,12 @@ fn a_maximum_that_windows_reach_only_by_chance_is_not_chosen() {
     let [out_of_halts, by_chance] = [1, 2].map(|rule| judged.work(rule, Nanos(20_000)).speed);
     assert!(out_of_halts.low > 2.0, "{out_of_halts:?}");
     assert!(by_chance.low < 1.0 && by_chance.middle > 2.0, "{by_chance:?}");
+    // Rare halts, of which some replays have none, are not said to be more than there could be.
+    let most = 1e9 / 20_000.0 * 2.0;
+    for rule in [1, 2] {
+        let halts = judged.work(rule, Nanos(20_000)).halts_per_s;
+        assert!(halts.low <= halts.middle && halts.middle <= halts.high && halts.high < most, "{halts:?}");
+    }
 }
 
 /// Sleeps of one length follow a task's own segments however long those are; ticks of a clock do not.
