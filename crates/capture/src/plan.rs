@@ -6,7 +6,7 @@ use crate::probe::{Probe, Trace, any_of};
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
-use dwell_machine::{cpu, kernel, process};
+use dwell_machine::{Cpuidle, cpu, kernel, process};
 use dwell_policy::arch::Arch;
 use dwell_policy::host;
 use dwell_trace::contention::{self, Contention};
@@ -171,7 +171,7 @@ fn guest(
     let has_own_driver = tracefs.has(&**system, &TracepointKind::DwellIdle.to_string());
     if asked == GuestSource::Auto && source == GuestSource::Switch && !has_own_driver {
         // perf misses CPUs; what BPF sees of them is worth more than their switches.
-        match Trace::open_bpf(&**system, &guest_probes(GuestSource::Bpf, causes)) {
+        match Trace::open_bpf(&**system, &guest_probes(&**system, GuestSource::Bpf, causes)) {
             Ok(trace) => {
                 let why =
                     json!({ "by": "bpf", "because": "perf gets nothing from the idle task of some CPUs" });
@@ -181,7 +181,7 @@ fn guest(
         }
     }
     if source == GuestSource::Bpf {
-        let trace = Trace::open_bpf(&**system, &guest_probes(source, causes))?;
+        let trace = Trace::open_bpf(&**system, &guest_probes(&**system, source, causes))?;
         return Ok(through_bpf(system, trace, silent, json!({ "by": "bpf" })));
     }
     if source != GuestSource::CpuIdle {
@@ -191,7 +191,7 @@ fn guest(
         && source == GuestSource::CpuIdle
         && tracefs.has(&**system, &TracepointKind::Switch.to_string());
     let pairing = pairing(system, source, silent, causes);
-    let perf = Plan::through_perf(guest_probes(source, causes), pairing);
+    let perf = Plan::through_perf(guest_probes(&**system, source, causes), pairing);
     Ok(Plan { chosen: Some(Target::Guest { source, causes }), tracing, ..perf })
 }
 
@@ -227,7 +227,7 @@ fn through_bpf(system: &Arc<dyn System>, trace: Trace, silent: Vec<u32>, mut tra
 }
 
 /// The tracepoints of which CPUs' episodes are made, what else shows how they end, and what runs in between if `causes`.
-pub(crate) fn guest_probes(source: GuestSource, causes: bool) -> Vec<Probe> {
+pub(crate) fn guest_probes(system: &dyn System, source: GuestSource, causes: bool) -> Vec<Probe> {
     let main = match source {
         GuestSource::Switch => TracepointKind::ContextSwitch,
         _ => TracepointKind::CpuIdle,
@@ -240,7 +240,7 @@ pub(crate) fn guest_probes(source: GuestSource, causes: bool) -> Vec<Probe> {
         TracepointKind::CallInterrupt,
         TracepointKind::DeviceInterrupt,
     ];
-    if source == GuestSource::Bpf {
+    if source == GuestSource::Bpf && Cpuidle::read(system).haltpoll_decides() {
         helpers.push(TracepointKind::Reflect);
     }
     if causes {
@@ -299,4 +299,27 @@ fn visit_every_cpu(system: &dyn System) {
     let visitor = std::thread::Builder::new().name("dwell-visit".to_owned()).spawn(visit);
     // Without the visit there is still what the CPUs did by themselves.
     let _ = visitor.map(std::thread::JoinHandle::join);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::fake::Fake;
+
+    #[test]
+    fn the_governors_function_is_probed_where_haltpoll_decides() {
+        let probes_it = |fake: &Fake| {
+            guest_probes(fake, GuestSource::Bpf, true)
+                .iter()
+                .any(|probe| probe.kind == TracepointKind::Reflect)
+        };
+        for (driver, governor, expected) in
+            [("haltpoll", "haltpoll", true), ("none", "haltpoll", false), ("intel_idle", "menu", false)]
+        {
+            let fake = Fake::new()
+                .file("/sys/devices/system/cpu/cpuidle/current_driver", driver)
+                .file("/sys/devices/system/cpu/cpuidle/current_governor", governor);
+            assert_eq!(probes_it(&fake), expected, "{driver} {governor}");
+        }
+    }
 }

@@ -15,16 +15,20 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Why a tracepoint is left out; where no program is written there is nothing that the kernel could allow.
-fn left_out(error: &TraceError) -> Option<String> {
-    match error {
-        TraceError::NoProgram { .. } => None,
-        TraceError::Refused { event, source } => Some(format!("{event}: {source}")),
-        TraceError::Missing { event, missing } => {
-            Some(format!("{event}: this kernel's BTF has no `{missing}`"))
-        }
-        other => Some(other.to_string()),
-    }
+/// Why a tracepoint is left out, and what a recording lacks then; where no program is written there is nothing that the kernel
+/// could allow.
+fn left_out(kind: TracepointKind, error: &TraceError) -> Option<String> {
+    let why = match error {
+        TraceError::NoProgram { .. } => return None,
+        TraceError::Refused { event, source } => format!("{event}: {source}"),
+        TraceError::Missing { event, missing } => format!("{event}: this kernel's BTF has no `{missing}`"),
+        other => other.to_string(),
+    };
+    let lacks = match kind {
+        TracepointKind::Reflect => "; a CPU's window is known from its first change on",
+        _ => "",
+    };
+    Some(why + lacks)
 }
 
 fn remedy_of_refusal(lacks: &[&str]) -> String {
@@ -128,7 +132,7 @@ impl BpfSource {
                 Err(error) if probe.required => return Err(error),
                 Err(error) => {
                     formats.push(None);
-                    all_left_out.extend(left_out(&error));
+                    all_left_out.extend(left_out(probe.kind, &error));
                 }
             }
         }

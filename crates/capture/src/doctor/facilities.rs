@@ -89,7 +89,7 @@ pub enum Bpf {
 impl Bpf {
     /// Loads the programs, attaches none, and unloads them again.
     fn examine(system: &dyn System) -> Bpf {
-        match BpfSource::try_out(system, &guest_probes(GuestSource::Bpf, true)) {
+        match BpfSource::try_out(system, &guest_probes(system, GuestSource::Bpf, true)) {
             Ok(left_out) => Bpf::Allowed { left_out },
             Err(TraceError::NoBtf { source }) if source.kind() == io::ErrorKind::Unsupported => Bpf::NotAsked,
             Err(error) => Bpf::Refused { why: error.to_string() },
