@@ -138,6 +138,10 @@ pub(crate) struct Model {
 /// The cost of a halt where none was measured.
 pub(crate) const HALT_COST: Nanos = Nanos::from_micros(20);
 
+/// A wakeup latency of a guest's halts that is too short for a host that let the vCPU sleep \[ns\]: between the 2.6 us of halts
+/// that a host polled through and the 9 us of longer ones in the same guest (30 November 2026).
+const SLEEPING_HOST_NS: f64 = 5_000.0;
+
 /// What was calibrated for the machine of a recording.
 pub(crate) fn calibrated(metadata: &Metadata) -> Option<HaltCosts> {
     or_left_out(Calibration::load_for(metadata))
@@ -325,6 +329,16 @@ impl Model {
                     .to_owned(),
             ),
             Origin::Default | Origin::Given | Origin::Segments => {}
+        }
+        let soon = self.wakeup_latency_origin == Origin::Recorded
+            && self.wakeup_latency.mean_ns() < SLEEPING_HOST_NS
+            && metadata.layer == Layer::Guest;
+        if soon && self.halt_cost_origin == Origin::Default {
+            notes.push(format!(
+                "halts end sooner than a host could wake a vCPU that it let sleep: it polls, or halts are no exits. What a \
+                 halt costs is then not the default of {}; `dwell-lab calibrate` measures it",
+                dwell_report::duration(HALT_COST.get() as f64)
+            ));
         }
         notes.extend(self.added.map(|added| {
             format!(

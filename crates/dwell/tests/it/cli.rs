@@ -645,6 +645,27 @@ fn a_time_without_a_unit_is_refused_with_the_remedy() {
 }
 
 #[test]
+fn where_halts_end_too_soon_for_a_host_that_sleeps_the_default_cost_is_questioned() {
+    let folder = Folder::new();
+    let (csv, to) = (folder.text("t.csv"), folder.text("t.parquet"));
+    let questioned = |latency_ns: u64, layer: &str, more: &[&str]| {
+        let row = |number: u64| format!("0,{},30000,0,true,ipi,{latency_ns}\n", 100_000 * number);
+        let rows: String = (0..300).map(row).collect();
+        let head = "idler,start_ns,idle_ns,window_ns,halted,wake,wake_latency_ns\n";
+        std::fs::write(&csv, head.to_owned() + &rows).unwrap();
+        json(&["import", "--as", "csv", &csv, "--layer", layer, "-o", &to, "--force", "--format", "json"]);
+        let replayed = json(&[&["replay", &to, "--format", "json"], more].concat());
+        replayed["notes"].as_array().unwrap().iter().any(|note| {
+            let note = note.as_str().unwrap();
+            note.starts_with("halts end sooner than a host could wake a vCPU") && note.contains("calibrate")
+        })
+    };
+    assert!(questioned(2_600, "guest", &[]));
+    assert!(!questioned(14_000, "guest", &[]) && !questioned(2_600, "host", &[]));
+    assert!(!questioned(2_600, "guest", &["--halt-cost", "5us"]));
+}
+
+#[test]
 fn a_recording_is_no_plan() {
     let told = refused_in_one_line(&["apply", &recording("guest-redis_c1.parquet")]);
     assert!(told.contains("it is a recording; make a plan of it with `dwell tune"), "{told}");
