@@ -116,8 +116,9 @@ pub struct Effect {
     pub present: Priced,
     /// Under the recommended one.
     pub recommended: Priced,
-    /// Under the offline optimum.
-    pub optimum: Priced,
+    /// Under the offline optimum; `None` in a plan from causes, for which there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimum: Option<Priced>,
     /// The gain; `None` in a plan that was not made from advice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
@@ -291,7 +292,7 @@ impl Plan {
             effect: Effect {
                 present: advice.figures(Role::Present),
                 recommended: advice.figures(Role::Recommended),
-                optimum: advice.figures(Role::Optimum),
+                optimum: Some(advice.figures(Role::Optimum)),
                 gain: advice.gain,
                 speed: None,
             },
@@ -434,7 +435,7 @@ impl Plan {
     /// TOML has NaN and infinities, which nothing else here has.
     fn check_figures(&self) -> Result<(), PlanError> {
         let Effect { present, recommended, optimum, gain, speed } = &self.effect;
-        let rows = [present, recommended, optimum].into_iter().all(Priced::is_finite);
+        let rows = [present, recommended].into_iter().chain(optimum).all(Priced::is_finite);
         let per_s = gain.iter().map(|gain| gain.per_s);
         let ranges = gain.iter().map(|gain| &gain.share).chain(speed);
         let gain = per_s.chain(ranges.flat_map(|range| [range.low, range.value, range.high]));

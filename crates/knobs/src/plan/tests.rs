@@ -37,7 +37,7 @@ pub(crate) fn plan_of(present: Setting, wanted: &[(&str, i64)], iothread: Option
         effect: Effect {
             present: predicted.clone(),
             recommended: predicted.clone(),
-            optimum: predicted,
+            optimum: Some(predicted),
             gain: Some(Gain {
                 of: Figure::Cost,
                 per_s: 1e6,
@@ -97,6 +97,16 @@ fn what_is_written_is_read() {
     }
 }
 
+/// All zeros were written.
+#[test]
+fn a_plan_from_causes_has_no_optimum() {
+    let mut plan = guest_plan(&[("guest_halt_poll_ns", 50_000)]);
+    plan.effect.optimum = None;
+    let text = plan.to_toml().unwrap();
+    assert!(!text.contains("optimum"), "{text}");
+    assert_eq!(Plan::from_toml(&text).unwrap(), plan);
+}
+
 #[test]
 fn a_plan_that_does_not_fit_together_is_refused_and_the_field_named() {
     assert!(refusal(|plan| plan.format = 1).contains("format 1, but this dwell reads only 2"));
@@ -147,7 +157,7 @@ fn a_plan_beyond_a_limit_is_refused() {
         ("", Box::new(|plan| plan.writes[0].then_wait_ms = 10_000)),
         (FINITE, Box::new(|plan| plan.effect.present.polling_ns_per_s = f64::NAN)),
         (FINITE, Box::new(|plan| plan.effect.recommended.halts_per_s = f64::INFINITY)),
-        (FINITE, Box::new(|plan| plan.effect.optimum.cost_ns_per_s = f64::NEG_INFINITY)),
+        (FINITE, Box::new(|plan| plan.effect.optimum.as_mut().unwrap().cost_ns_per_s = f64::NEG_INFINITY)),
         (FINITE, Box::new(|plan| with_gain(plan).per_s = f64::NAN)),
         (FINITE, Box::new(|plan| with_gain(plan).share.low = f64::NEG_INFINITY)),
         (FINITE, Box::new(|plan| with_gain(plan).share.value = f64::NAN)),

@@ -179,7 +179,8 @@ pub(crate) fn ending(tuned: &Tuned) -> String {
 pub(super) fn below(lines: &[Lines], notes: &[String]) -> String {
     let mut text = String::new();
     for Lines { about, lines } in lines {
-        text += &format!("\n# {about}\n{}\n", lines.join("\n"));
+        text += &format!("\n# {about}\n");
+        text.extend(lines.iter().map(|line| format!("{line}\n")));
     }
     if !notes.is_empty() {
         text += "\n";
