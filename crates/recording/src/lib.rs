@@ -81,7 +81,7 @@ pub use metadata::{
     POLL_STEP, REALTIME_OFFSET, SettingValue, SettingsChange, Source, TimeRecorded, kernel_on,
 };
 pub use newfile::{NewFile, NewFileError};
-pub use open::{COMPRESSED, FOREIGN, MOST_IDLERS, OpenError};
+pub use open::{COMPRESSED, FOREIGN, MOST_IDLERS, OpenError, UTF_16};
 pub use overlap::Ends;
 pub use reader::{ReadError, Reader};
 pub use segment::{Cause, CauseShares, MOST_SEGMENTS, Segment, Segments};

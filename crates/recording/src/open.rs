@@ -333,7 +333,9 @@ pub const FOREIGN: [(&[u8], &str); 3] = [
 
 /// What compressed files begin with: gzip, xz and zstd.
 pub const COMPRESSED: [&[u8]; 3] = [b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"];
-const PACKED: [(&[u8], &str); 4] = [
+/// What a text in UTF-16 begins with.
+pub const UTF_16: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+pub(crate) const PACKED: [(&[u8], &str); 4] = [
     (COMPRESSED[0], "compressed by gzip"),
     (COMPRESSED[1], "compressed by xz"),
     (COMPRESSED[2], "compressed by zstd"),

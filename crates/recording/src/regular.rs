@@ -1,5 +1,6 @@
 //! Files named by the user: only regular ones are read, and only up to a given length.
 
+use crate::open::{PACKED, UTF_16};
 use rustix::fs::OFlags;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -42,7 +43,18 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
         let why = format!("it is longer than {most} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    String::from_utf8(bytes).map_err(|error| {
+        let begins = |magic: &[u8]| error.as_bytes().starts_with(magic);
+        let packed = PACKED.iter().find(|(magic, _)| begins(magic));
+        let what = match packed {
+            Some((_, what)) => format!("it is {what}; unpack it first"),
+            None if UTF_16.iter().any(|mark| begins(mark)) => {
+                "it is UTF-16; make it UTF-8 with `iconv -f UTF-16 -t UTF-8`".to_owned()
+            }
+            None => error.to_string(),
+        };
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
 }
 
 #[cfg(test)]
@@ -56,6 +68,14 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         io::Write::write_all(&mut file, b"12345").unwrap();
         assert_eq!(read_text(file.path(), 5).unwrap(), "12345");
+        for (bytes, what) in [
+            (&b"\x1f\x8b\x08"[..], "it is compressed by gzip; unpack it first"),
+            (b"\xff\xfex\0", "it is UTF-16; make it UTF-8 with `iconv -f UTF-16 -t UTF-8`"),
+        ] {
+            std::fs::write(file.path(), bytes).unwrap();
+            assert_eq!(read_text(file.path(), 5).unwrap_err().to_string(), what);
+        }
+        std::fs::write(file.path(), b"12345").unwrap();
         assert_eq!(read_text(file.path(), 4).unwrap_err().to_string(), "it is longer than 4 bytes");
     }
 }
