@@ -6,8 +6,8 @@
 //! the rows are perf's to the last digit.
 
 use crate::event::TracepointKind;
-use crate::import::perf::{Line, ThreadVcpus, exit_reason};
-use crate::import::{ImportError, Input, excerpt, raw_exit_remedy, text};
+use crate::import::perf::{Line, Order, ThreadVcpus, exit_reason};
+use crate::import::{ImportError, Input, excerpt, remedy, text};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -118,6 +118,9 @@ impl ExitTable {
                 return Err(ImportError::Refused(format!("{} {what}", input.place())));
             }
         }
+        if let Some(why) = counter.order.no_times(input.name()) {
+            return Err(ImportError::Refused(why));
+        }
         let table = counter.finish();
         if table.total_samples == 0 {
             return Err(ImportError::NoEpisodes(format!(
@@ -172,6 +175,7 @@ pub struct ExitCounter {
     /// What each thread that has entered a guest is in: an exit, by row and begin, or the guest.
     threads: HashMap<i32, Option<(usize, u64)>>,
     vcpus: ThreadVcpus,
+    order: Order,
     left_out: LeftOut,
 }
 
@@ -241,10 +245,14 @@ impl ExitCounter {
         let named = |word: &str| matches!(word, "kvm:kvm_exit:" | "kvm:kvm_entry:");
         let unparsable = || {
             let text = excerpt(line.trim().as_bytes());
-            let how = raw_exit_remedy(line).map_or_else(String::new, |how| format!("; {how}"));
+            let how = remedy(&"kvm:kvm_exit", line).map_or_else(String::new, |how| format!("; {how}"));
             Err(format!("names `kvm:kvm_exit` or `kvm:kvm_entry` but cannot be parsed: `{text}`{how}"))
         };
-        match Line::parse(line) {
+        let parsed = Line::parse(line);
+        if let Line::Event(event) = &parsed {
+            self.order.add(event, 0);
+        }
+        match parsed {
             Line::Event(event) => match (event.tracepoint(), exit_reason(event.text)) {
                 (Some(TracepointKind::Exit | TracepointKind::Entry), _) if event.lacks_thread() => {
                     let how = "has no thread, by which vCPUs are told apart; use `perf script -F +comm,+tid`";

@@ -1,7 +1,8 @@
 //! Lines of a text that may be compressed.
 
+use super::perf::{Line, has_time};
 use super::{ImportError, excerpt};
-use dwell_recording::{COMPRESSED, FOREIGN, WriteError, regular};
+use dwell_recording::{COMPRESSED, FOREIGN, UTF_16, WriteError, regular};
 use flate2::bufread::MultiGzDecoder;
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +15,6 @@ const LONGEST_LINE: u64 = 1 << 20;
 const MAGIC: usize = 10;
 const START: usize = 4096;
 const BOM: &[u8] = b"\xef\xbb\xbf";
-const UTF_16: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
 /// A line of a text; errors begin with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Place {
     /// The error of a line that names this event and is not one.
     pub(super) fn unparsable(&self, event: &dyn fmt::Display, line: &str) -> ImportError {
         let text = excerpt(line.trim().as_bytes());
-        let how = raw_exit_remedy(line).unwrap_or(
+        let how = remedy(event, line).unwrap_or(
             "if lines were wrapped or cut off, make the text anew; else --skip-unparsable counts such lines",
         );
         ImportError::Refused(format!("{self} names `{event}` but cannot be parsed: `{text}`; {how}"))
@@ -76,11 +76,23 @@ const NO_BREAK: char = '\u{a0}';
 /// What begins a colour.
 const COLOUR: &str = "\x1b[";
 
-/// What to do about a line with the fields of an exit in place of its text.
-pub(crate) fn raw_exit_remedy(line: &str) -> Option<&'static str> {
-    line.contains(" exit_reason=").then_some(
-        "it has the number of the exit and not its name; make the text without `trace-cmd report -R`, on a machine that has \
-         trace-cmd's or perf's plugin for KVM",
+/// What to do about a line of this event that cannot be parsed, where its form shows it.
+pub(crate) fn remedy(event: &dyn fmt::Display, line: &str) -> Option<&'static str> {
+    if line.contains(" exit_reason=") {
+        return Some(
+            "it has the number of the exit and not its name; make the text without `trace-cmd report -R`, on a machine that \
+             has trace-cmd's or perf's plugin for KVM",
+        );
+    }
+    let (_, text) = line.split_once(&format!("{event}:"))?;
+    // The address of `-F +ip`.
+    let is_address = |word: &str| word.len() > 8 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if text.split_whitespace().next().is_none_or(is_address) {
+        return Some("it has no fields of the event; use `perf script -F +trace`");
+    }
+    (has_time(line) && !matches!(Line::parse(line), Line::Event(_))).then_some(
+        "it has no thread before its time; use `perf script -F +comm,+tid`, or make the text anew if lines were wrapped; else \
+         --skip-unparsable counts such lines",
     )
 }
 

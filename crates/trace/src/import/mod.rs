@@ -20,7 +20,7 @@ pub mod qemu;
 mod recognise;
 
 pub use input::{Binary, Input, InputError, Place, STDIN, quoted};
-pub(crate) use input::{raw_exit_remedy, text};
+pub(crate) use input::{remedy, text};
 pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};

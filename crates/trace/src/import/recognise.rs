@@ -1,6 +1,6 @@
 //! What a text is, by its first lines.
 
-use super::perf::{Line, named_in};
+use super::perf::{Line, has_time, named_in};
 use super::qemu;
 use super::{Input, InputError, text};
 use crate::event::TracepointKind;
@@ -60,12 +60,13 @@ dwell_policy::named! {
         Json = "is JSON; make a text of the trace that it was made of with `perf script --ns --header`, or of \
             a trace of Perfetto with `traceconv systrace FILE`",
         /// Of a container of KubeVirt (`msg`) or Docker (`log`): lines of QEMU in JSON.
-        JsonLog = "is a log in JSON with lines of QEMU; make a text of them with `jq -rR 'fromjson? | .msg // .log' FILE`",
+        JsonLog = "is a log in JSON with lines of QEMU; make a text of them with `sed 's/^[^{]*//' FILE | jq -rR 'fromjson? | .msg // \
+            .log'`, of journald's with `journalctl -o short-precise`",
         /// JSON with episodes.
         JsonTable = "is JSON with episodes; make a table of it with `jq -rs '\"start_ns,idle_ns\", (flatten[] | \
             [.start_ns, .idle_ns] | @csv)' FILE`",
         /// A page of systrace (HTML).
-        Page = "is a page of systrace; import what is in its `<script class=\"trace-data\">`: `sed -n \
+        Page = "is a page (HTML); save its plain text, or of systrace import what is in its `<script class=\"trace-data\">`: `sed -n \
             '/trace-data/,/<\\/script>/p' FILE | dwell import -`",
         /// Of QEMU's back end `simple`, in binary form.
         Simple = "is of QEMU's trace back end `simple`; make a text with `simpletrace.py trace-events-all FILE`, which comes \
@@ -77,7 +78,8 @@ dwell_policy::named! {
         Tracer = "is of ftrace, in a form whose lines have no task, CPU and seconds; set current_tracer to nop and the options \
             latency-format, raw, hex and bin to 0, context-info to 1",
         /// Of perf, without a column for the time.
-        Timeless = "has events of perf without their times (as `12.345678:`); make the text with `perf script -F +time`",
+        Timeless = "has events of perf without their times (as `12.345678:`); make the text with `perf script -F +time`, or anew if \
+            its lines were wrapped",
         /// No text.
         Bytes = "is no text in UTF-8, nor a perf.data, trace.dat or Perfetto trace; `dwell info` reads recordings, and archives \
             are unpacked first",
@@ -118,6 +120,8 @@ fn of(start: &[u8]) -> Format {
             () if has("run_poll_handlers_") => Foreign::JsonLog,
             () if has(POLLS) => Foreign::Counters,
             () if has("\"start_ns\"") => Foreign::JsonTable,
+            () if has("\"sysstat\"") => Foreign::Totals,
+            () if has("\"attached_probes\"") => Foreign::Bpftrace,
             () => Foreign::Json,
         });
     }
@@ -133,9 +137,9 @@ fn of(start: &[u8]) -> Format {
     }
     for line in lines() {
         if qemu::names_event(&line) {
-            return Format::Qemu;
+            return if line.contains("\":\"") { Format::Foreign(Foreign::JsonLog) } else { Format::Qemu };
         }
-        if matches!(Line::parse(&line), Line::Event(_)) {
+        if matches!(Line::parse(&line), Line::Event(_)) || named_in(&line).is_some() && has_time(&line) {
             return Format::Events;
         }
         if let Some(foreign) = foreign(line.trim()) {
@@ -176,12 +180,13 @@ fn is_digit(word: &str) -> bool {
 const POLLS: &str = "halt_attempted_poll";
 
 /// Words of which a line of a table has all, often in its head.
-const TABLES: [(&[&str], Foreign); 23] = [
+const TABLES: [(&[&str], Foreign); 25] = [
     (&[POLLS], Foreign::Counters),
     (&["timestamp,", "halt_"], Foreign::Counters),
     (&["kvm statistics - summary"], Foreign::Counters),
+    (&["%Total", "CurAvg/s"], Foreign::Counters),
     (&["VM-EXIT "], Foreign::KvmStat),
-    (&["Analyze events for all VMs"], Foreign::KvmStat),
+    (&["Analyze events for "], Foreign::KvmStat),
     (&["task name", "wait time", "run time"], Foreign::Sched),
     (&["Task", "Runtime ms", "Switches"], Foreign::Sched),
     // turbostat, cpupower, and the files that they read.
@@ -200,6 +205,7 @@ const TABLES: [(&[&str], Foreign); 23] = [
     (&["counts unit events"], Foreign::Totals),
     (&["# Overhead "], Foreign::Totals),
     (&["Summary of events:"], Foreign::Totals),
+    (&["syscall ", "calls", "errors", "total"], Foreign::Totals),
     // strace, histograms of bcc and of ftrace.
     (&["% time", "seconds", "calls", "syscall"], Foreign::Totals),
     (&[": count ", "distribution"], Foreign::Totals),
@@ -238,26 +244,21 @@ fn foreign(line: &str) -> Option<Foreign> {
         return Some(*table);
     }
     // `epoll_wait(4, [], 200, 103) = 0 <0.1>`, perhaps with a process and a time before it.
-    let call = [
-        "poll(",
-        "ppoll(",
-        "epoll_wait(",
-        "epoll_pwait(",
-        "epoll_pwait2(",
-        "select(",
-        "pselect6(",
-        "io_uring_enter(",
-    ];
-    let is_call = line.split(' ').any(|word| call.iter().any(|call| word.starts_with(call)));
-    let attached = line.starts_with("strace: ");
-    // `0.000 ( 0.240 ms): evloop/2525 epoll_wait(…) = 1`
-    let is_timed = line.split_once(" (").is_some_and(|(_, rest)| {
-        rest.split_once(" ms): ").is_some_and(|(ms, _)| ms.trim().parse::<f64>().is_ok())
-    });
-    match attached || is_call && (line.contains(") = ") || line.contains("<unfinished")) {
-        true if is_timed => Some(Foreign::PerfTrace),
-        true => Some(Foreign::Strace),
-        false => None,
+    let is_call = |word: &str| {
+        let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        word.split_once('(').is_some_and(|(name, _)| !name.is_empty() && name.bytes().all(is_name))
+    };
+    let first = line.split(' ').find(|word| word.starts_with(|c: char| c.is_ascii_alphabetic()));
+    let ends = line.contains(") = ") || line.contains("<unfinished");
+    // `0.000 ( 0.240 ms): evloop/2525 epoll_wait(…) = 1`, and blanks for the time of a call that goes on.
+    let is_timed =
+        line.split_once(" (").and_then(|(_, rest)| rest.split_once("): ")).is_some_and(|(ms, _)| {
+            ms.trim().is_empty() || ms.strip_suffix(" ms").is_some_and(|ms| ms.trim().parse::<f64>().is_ok())
+        });
+    match () {
+        () if is_timed && line.split(' ').any(is_call) => Some(Foreign::PerfTrace),
+        () if line.starts_with("strace: ") || ends && first.is_some_and(is_call) => Some(Foreign::Strace),
+        () => None,
     }
 }
 
@@ -288,6 +289,15 @@ mod tests {
             ("@usecs: \n[2, 4)  5 |@@@  |\n", Format::Foreign(Foreign::Bpftrace)),
             ("11:11:18.7 epoll_wait(4, [], 200, 103) = 0 <0.1>\n", Format::Foreign(Foreign::Strace)),
             ("7 1.5 epoll_pwait2(4, [], 200, NULL, NULL, 8) = 0\n", Format::Foreign(Foreign::Strace)),
+            ("[pid 6101] 11:11:18.7 ioctl(22, KVM_RUN, 0) = 0 <0.0012>\n", Format::Foreign(Foreign::Strace)),
+            ("warning: epoll_wait(4) = 0\n", Format::Foreign(Foreign::Unknown)),
+            ("0.000 (         ): a/9 epoll_wait(epfd: 5) ...\n", Format::Foreign(Foreign::PerfTrace)),
+            ("   syscall            calls  errors  total       min\n", Format::Foreign(Foreign::Totals)),
+            ("{\"sysstat\": {}}\n", Format::Foreign(Foreign::Totals)),
+            (
+                "2025-11-25T10:00:02Z {\"msg\":\"7@1.000003:poll_grow ctx 0x5 old 0 new 1\"}\n",
+                Format::Foreign(Foreign::JsonLog),
+            ),
             (
                 "% time     seconds  usecs/call     calls    errors syscall\n",
                 Format::Foreign(Foreign::Totals),

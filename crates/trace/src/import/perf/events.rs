@@ -78,17 +78,22 @@ pub struct EventReader {
     vcpus: ThreadVcpus,
     /// The traces that `trace-cmd report` put into the text.
     traces: u64,
-    span: EventSpan,
     /// What was read so far.
     pub summary: ImportSummary,
 }
 
 /// How the times of the lines of each CPU follow each other; of a thread, where lines have no CPU.
-#[derive(Default)]
-struct Order {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Order {
+    /// From the least time to the latest.
+    span: EventSpan,
     last_ns: ByNumber<i32, u64>,
     events: u64,
+    /// What every time is a multiple of \[ns\], as long as that is [`TICK_NS`] or more.
+    step_ns: u64,
     backwards: u64,
+    /// As differences do, and times since the first event.
+    begins_with_zero: bool,
     /// The first line that goes back.
     first: Option<u64>,
     /// The first one that goes back by more than [`MOST_BACK_NS`], and by how much \[ns\].
@@ -100,6 +105,11 @@ struct Order {
 /// Events of one CPU that come later than others do so by much less than this \[ns\].
 const MOST_BACK_NS: u64 = 1_000_000_000;
 
+/// Clocks with longer steps count the ticks of the timer \[ns\].
+const TICK_NS: u64 = 1_000_000;
+/// So many times are not multiples of the same by chance.
+const FEWEST_TIMES: u64 = 8;
+
 /// Times of a clock that counts since boot are less than this \[ns\]: 30 years.
 const WALL_NS: u64 = 1_000_000_000_000_000_000;
 
@@ -107,10 +117,15 @@ const WALL_NS: u64 = 1_000_000_000_000_000_000;
 const LEAST_IN_ORDER: u64 = 100;
 
 impl Order {
-    fn add(&mut self, event: &TextEvent<'_>, line: u64) {
+    pub(crate) fn add(&mut self, event: &TextEvent<'_>, line: u64) {
+        self.span.add(event.time_ns);
         let place = event.cpu.and_then(|cpu| i32::try_from(cpu).ok()).map_or(event.tid, |cpu| -2 - cpu);
         let last_ns = self.last_ns.insert(place, event.time_ns).unwrap_or(0);
+        self.begins_with_zero |= self.events == 0 && event.time_ns == 0;
         self.events += 1;
+        if self.step_ns >= TICK_NS || self.step_ns == 0 {
+            self.step_ns = common_divisor(self.step_ns, event.time_ns);
+        }
         let back_ns = last_ns.saturating_sub(event.time_ns);
         if back_ns > 0 {
             self.backwards += 1;
@@ -133,9 +148,35 @@ impl Order {
     }
 
     /// The times of one CPU never go back, but for a few that were lost and found.
-    fn has_no_times(&self) -> bool {
-        self.events >= 8 && self.backwards > 1 && self.backwards * 10 >= self.events
+    fn goes_back(&self) -> bool {
+        let fewest = if self.begins_with_zero { 1 } else { 2 };
+        self.events >= 4 * fewest && self.backwards >= fewest && self.backwards * 10 >= self.events
     }
+
+    /// Why the times of the text called `name` are not those of its events, if they are not.
+    pub(crate) fn no_times(&self, name: &str) -> Option<String> {
+        let Order { events, step_ns, backwards, .. } = self;
+        if *events >= FEWEST_TIMES && *step_ns >= TICK_NS {
+            return Some(format!(
+                "{name}: every time is a multiple of {} ms, as of a clock that counts the ticks of the timer (trace_clock \
+                 `uptime`): idle times are shorter than that; record with another clock, by `trace-cmd record -C mono` or \
+                 `echo mono > trace_clock`",
+                *step_ns as f64 / 1e6
+            ));
+        }
+        // Differences begin with 0.
+        let differ = self.goes_back() && self.span.0.is_none_or(|span| span.start_ns < span.end_ns / 2);
+        differ.then(|| {
+            format!(
+                "{name}: times go back in {backwards} of {events} events: these are no times but differences, as \
+                 `perf script --deltatime` prints them; make the text without that option"
+            )
+        })
+    }
+}
+
+fn common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 impl EventReader {
@@ -219,6 +260,9 @@ impl EventReader {
     fn check_order(&self) -> Result<(), ImportError> {
         let Order { events, backwards, first, far, late, .. } = self.order;
         let refused = |what: String| Err(ImportError::Refused(what));
+        if let Some(why) = self.order.no_times(&self.name) {
+            return refused(why);
+        }
         let unsorted = |line, late| {
             let place = self.place(line);
             refused(format!(
@@ -227,17 +271,8 @@ impl EventReader {
                  FILE | sort -sn | cut -f2-"
             ))
         };
-        if self.order.has_no_times() {
-            // Differences begin with 0.
-            let differ = self.span.0.is_none_or(|span| span.start_ns < span.end_ns / 2);
-            return match first.filter(|_| !differ) {
-                Some(line) => unsorted(line, backwards),
-                None => refused(format!(
-                    "{}: times go back in {backwards} of {events} events: these are no times but differences, as \
-                     `perf script --deltatime` prints them; make the text without that option",
-                    self.name
-                )),
-            };
+        if let Some(line) = first.filter(|_| self.order.goes_back()) {
+            return unsorted(line, backwards);
         }
         if let Some((line, by_ns)) = far {
             let place = self.place(line);
@@ -271,7 +306,6 @@ impl EventReader {
             )));
         }
         self.names.learn(event.tid, event.comm);
-        self.span.add(event.time_ns);
         self.order.add(event, line.0);
         let Some(tracepoint) = event.tracepoint() else {
             self.summary.ignore_event(event.name);
@@ -291,7 +325,12 @@ impl EventReader {
         };
         let lacks = |what, fields| {
             let place = self.place(line.0);
-            let how = format!("use `perf script -F {fields}`");
+            let wrapped = if self.summary.other_lines > 0 {
+                ", or make the text anew if its lines were wrapped"
+            } else {
+                ""
+            };
+            let how = format!("use `perf script -F {fields}`{wrapped}");
             Err(ImportError::Refused(format!("{place} has no {what}, which `{tracepoint}` needs; {how}")))
         };
         if event.cpu.is_none() && sink.needs_cpu(&kind) {
@@ -300,7 +339,7 @@ impl EventReader {
         if event.lacks_thread() && sink.needs_thread(&kind) {
             return lacks("thread", "+comm,+tid");
         }
-        if let EventKind::Exit { .. } | EventKind::HaltPoll { .. } = kind
+        if let EventKind::Exit { .. } | EventKind::HaltPoll { .. } | EventKind::VcpuWakeup { .. } = kind
             && let Err(what) = self.vcpus.check(event)
         {
             return Err(ImportError::Refused(format!("{} {what}", self.place(line.0))));
@@ -357,7 +396,8 @@ impl EventReader {
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
     pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
-        let EventReader { header, mut summary, span, dialects, order, is_cut, .. } = self;
+        let EventReader { header, mut summary, dialects, order, is_cut, .. } = self;
+        let span = order.span;
         header.fill(metadata);
         // That a time is of the day, as of ftrace's clock tai, shows in nothing else.
         if metadata.clock == Clock::Perf && span.0.is_some_and(|span| span.start_ns > WALL_NS) {

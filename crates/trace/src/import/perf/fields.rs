@@ -34,6 +34,12 @@ pub fn parse(
     // Where it does not understand the format of an event, perf's library writes the fields, too.
     let is_raw = event.dialect == Dialect::Ftrace || text.starts_with("[FAILED TO PARSE]");
     let found = printed.or_else(|| read(true).filter(|_| is_raw))?;
+    // A CPU reports its own state: 1 of CPU 12 was cut off.
+    if let (Some(EventKind::CpuIdle { cpu, .. }), Some(own)) = (found, event.cpu)
+        && [10, 100, 1000].iter().any(|&cut| own >= cut && cpu == own / cut)
+    {
+        return None;
+    }
     Some(found.and_then(|kind| match kind {
         EventKind::Msr { .. } | EventKind::Call { .. } | EventKind::Return => None,
         EventKind::Exit { vcpu, reason } => {

@@ -64,26 +64,39 @@ impl TextEvent<'_> {
 /// The vCPU of each thread. A second vCPU shows that the lines have the process in place of the thread: `perf script -F
 /// comm,pid` writes `comm pid` where `-F comm,tid` writes `comm tid`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ThreadVcpus(ByNumber<i32, u32>);
+pub(crate) struct ThreadVcpus {
+    /// By what an event says, which on x86 is the number of the local APIC.
+    numbered: ByNumber<i32, u32>,
+    /// By the name that the VMM gives the thread.
+    named: ByNumber<i32, u32>,
+}
 
 impl ThreadVcpus {
     /// Takes an event of a vCPU. The error says that its thread ran another one before.
     pub(crate) fn check(&mut self, event: &TextEvent<'_>) -> Result<(), String> {
-        let Some(vcpu) =
-            vcpu_of(event.text).filter(|_| event.dialect == Dialect::Perf && event.pid.is_none())
-        else {
-            return Ok(());
-        };
-        let first = *self.0.entry(event.tid).or_insert(vcpu);
-        if first == vcpu {
+        if event.dialect != Dialect::Perf || event.pid.is_some() {
             return Ok(());
         }
-        Err(format!(
-            "is of vCPU {vcpu}, but {tid} ran vCPU {first} before: {tid} is a process, and vCPUs are told apart by threads; use \
-             `perf script -F +pid,+tid`",
-            tid = event.tid
-        ))
+        let ThreadVcpus { numbered, named } = self;
+        for (vcpus, vcpu) in [(numbered, vcpu_of(event.text)), (named, vcpu_of_name(event.comm))] {
+            let Some(vcpu) = vcpu else { continue };
+            let first = *vcpus.entry(event.tid).or_insert(vcpu);
+            if first != vcpu {
+                return Err(format!(
+                    "is of vCPU {vcpu}, but {tid} ran vCPU {first} before: {tid} is a process, and vCPUs are told apart by \
+                     threads; use `perf script -F +pid,+tid`",
+                    tid = event.tid
+                ));
+            }
+        }
+        Ok(())
     }
+}
+
+/// `CPU 0/KVM` (QEMU), `fc_vcpu 0` (Firecracker), `vcpu0` (Cloud Hypervisor), `kvm-vcpu-0` (kvmtool).
+fn vcpu_of_name(comm: &str) -> Option<u32> {
+    let (_, id) = comm.split_once("CPU ").or_else(|| comm.split_once("vcpu"))?;
+    digits(id.trim_start_matches([' ', '-']).split('/').next()?)
 }
 
 /// The name of the events of lines with `PERF_RECORD_SWITCH_CPU_WIDE`.
@@ -121,7 +134,7 @@ impl<'a> Line<'a> {
             if let Some((_, comment)) = line.split_once("# ").filter(|(_, comment)| comment.contains(" : ")) {
                 return Line::Comment(comment.trim());
             }
-            return match lost(line).or_else(|| dropped(line)) {
+            return match lost_share(line).or_else(|| lost(line)).or_else(|| dropped(line)) {
                 Some(events) => Line::Lost { cpu: cpu_in_words(line), time_ns: None, events },
                 None => Line::Other,
             };
@@ -214,6 +227,11 @@ fn head_without_task(text: &str) -> Option<TextEvent<'_>> {
     let text = text.trim();
     let cpu = if text.is_empty() { None } else { Some(bracketed(text)?) };
     Some(TextEvent { tid: Event::UNKNOWN_ID, cpu, ..TextEvent::default() })
+}
+
+/// Whether a line that is no event has a time, so that it lacks the thread.
+pub(crate) fn has_time(line: &str) -> bool {
+    split_with(line, |_| Some(TextEvent::default())).is_some()
 }
 
 fn task(text: &str, cpu: Option<u32>) -> Option<TextEvent<'_>> {
@@ -319,6 +337,15 @@ fn lost(line: &str) -> Option<u64> {
         }
     }
     lower.contains("perf_record_lost").then_some(1)
+}
+
+/// What the share is of in `Processed 100 samples and lost 3.00%!`.
+fn lost_share(line: &str) -> Option<u64> {
+    let (samples, share) = line.split_once("Processed ")?.1.split_once(" samples and lost ")?;
+    let (whole, hundredths) =
+        share.split_once('%')?.0.trim().split_once('.').filter(|(_, part)| part.len() == 2)?;
+    let share = digits::<u64>(whole)?.checked_mul(100)?.checked_add(digits(hundredths)?)?;
+    Some(digits::<u64>(samples)?.checked_mul(share)?.div_ceil(10_000))
 }
 
 /// The number in trace-cmd's `CPU:0 [12 EVENTS DROPPED]`; where it does not say how many, at least one.
@@ -430,6 +457,7 @@ mod tests {
             ("LOST 123 events!", None, None, 123),
             ("CPU:3 [LOST 12 EVENTS]", Some(3), None, 12),
             ("Processed 10 events and lost 2 chunks!", None, None, 2),
+            ("Processed 200 samples and lost 3.00%!", None, None, 6),
             ("PERF_RECORD_LOST_SAMPLES", None, None, 1),
             ("CPU:1 [12 EVENTS DROPPED]", Some(1), None, 12),
             ("CPU:1 [EVENTS DROPPED]", Some(1), None, 1),

@@ -28,8 +28,8 @@ pub use events::{EventReader, EventSink, SLACK_NS};
 pub use fields::{exit_reason, parse, vcpu_of};
 pub use line::TextEvent;
 
-pub(crate) use events::named_in;
-pub(crate) use line::{Line, ThreadVcpus};
+pub(crate) use events::{Order, named_in};
+pub(crate) use line::{Line, ThreadVcpus, has_time};
 
 use super::{ImportError, ImportSummary, Input, Place, text};
 use crate::contention::{self, Contention};
@@ -417,14 +417,26 @@ impl<W: Write + Send> Episodes<'_, W> {
         let lines = reader.summary.lines;
         self.write(&mut reader.summary, lines)?;
         let assumed = self.assumed(&reader.summary);
-        let Episodes { choice, episodes, writer, name, arch, options, .. } = self;
-        let is_guest = choice.as_ref().is_some_and(|choice| choice.layer == Layer::Guest);
+        let Episodes { choice, episodes, writer, name, arch, arch_is_known, options, .. } = self;
+        let chosen = choice.as_ref().map(|choice| choice.layer);
+        let of = |layer| chosen == Some(layer);
         let Some(mut choice) = choice.filter(|_| reader.summary.episodes > 0) else {
             let lines = reader.summary.lines_in_words();
             let ignores = |name: &str| reader.summary.ignored.keys().any(|of| of.ends_with(name));
             let of_qemu = reader.summary.ignored.keys().any(|name| name.contains("run_poll_handlers_"));
             let how = match () {
-                () if is_guest && reader.summary.incomplete_episodes == 0 => {
+                () if !arch_is_known && ignores("sys_enter") => format!(
+                    "the text does not say of which architecture it is, and none of its system calls waits on {} (--arch, or \
+                     perf script --header)",
+                    machine(arch)
+                ),
+                () if of(Layer::Iothread)
+                    && !reader.summary.used.is_empty()
+                    && reader.summary.incomplete_episodes == 0 =>
+                {
+                    "no call waited: all had a timeout of 0, as in a loop that polls by itself".to_owned()
+                }
+                () if of(Layer::Guest) && reader.summary.incomplete_episodes == 0 => {
                     "no CPU idled: all were busy; record for longer, or while there is less to do".to_owned()
                 }
                 () if of_qemu => {

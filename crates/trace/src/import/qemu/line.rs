@@ -3,6 +3,7 @@
 //! | QEMU | without `-msg timestamp=on` | with |
 //! |---|---|---|
 //! | to 10.0 | `poll_grow ctx 0x… old 0 new 4000` | `TID@SECONDS.MICROS:poll_grow ctx …` |
+//! | to 3.0 | 〃, without `timeout` |
 //! | 11.1 | 〃 | `2026-11-22T00:13:23.433299Z poll_grow ctx …`, with `guest-name=on` the guest's name before the event |
 //!
 //! The other back ends of QEMU and their tools write the same events:
@@ -179,15 +180,22 @@ fn what(name: &str, words: &mut Words<'_>) -> Option<Aio> {
     Some(match name {
         "run_poll_handlers_begin" => {
             let max_ns = words.number("max_ns")?;
-            words.number("timeout")?;
+            if !words.is_empty() {
+                words.number("timeout")?;
+            }
             Aio::PollBegin { max_ns }
         }
         "run_poll_handlers_end" => {
             let progress = words.number("progress")?;
+            let progress = progress != 0;
+            // QEMU before 3.1 has no timeouts here: what made progress is not waited for.
+            if words.is_empty() {
+                return Some(Aio::PollEnd { progress, timeout_ns: if progress { 0 } else { -1 } });
+            }
             if !words.loose {
                 words.word("new")?;
             }
-            Aio::PollEnd { progress: progress != 0, timeout_ns: words.number("timeout")? }
+            Aio::PollEnd { progress, timeout_ns: words.number("timeout")? }
         }
         "poll_grow" | "poll_shrink" => {
             let (old, new) = (words.number("old")?, words.number("new")?);
@@ -209,6 +217,10 @@ struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
+    fn is_empty(&self) -> bool {
+        self.words.clone().next().is_none()
+    }
+
     fn word(&mut self, name: &str) -> Option<()> {
         (self.words.next()? == name).then_some(())
     }
@@ -297,7 +309,16 @@ fn syslog(head: &str) -> Option<(Option<Stamp>, bool)> {
         return Some(other(nanos(digits(seconds)?, micros)?));
     }
     let mut words = head.split_ascii_whitespace();
-    let first = words.next()?;
+    let mut first = words.next()?;
+    // `-o short-unix`
+    if let Some(ns) = first.split_once('.').and_then(|(seconds, micros)| nanos(digits(seconds)?, micros)) {
+        return Some((Some(Stamp::day(ns, RESOLUTION_NS, None)), false));
+    }
+    // `Tue 2025-11-25 10:00:02 UTC`, `-o short-full` and `with-unit`
+    if ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"].contains(&first) {
+        first = words.next()?;
+        return seconds_of_day(words.next()?).filter(|_| split(first, '-').is_some()).map(|_| (None, true));
+    }
     if first.contains('T') && first.contains(':') {
         if !first.contains('.') {
             return zoned(first).map(|_| (None, true));

@@ -276,6 +276,10 @@ fn the_timer_shows_the_architecture() {
 
 #[test]
 fn case_07_differences_are_no_times() {
+    // Five lines are enough, since the first difference is 0.
+    let few: Vec<&[u8]> =
+        file!("07-perf-deltatime.txt").split_inclusive(|&byte| byte == b'\n').take(5).collect();
+    assert!(refused(&few.concat()).contains("these are no times but differences"));
     let error = refused(file!("07-perf-deltatime.txt"));
     assert_eq!(
         error,
@@ -304,6 +308,41 @@ fn lines_that_are_not_sorted_by_time_are_refused() {
     lines.rotate_left(1_000);
     (0..1_000).for_each(|at| lines.swap(at, 3_999 - at * 3));
     assert!(refused(lines.concat().as_bytes()).contains("sort the lines by time"));
+}
+
+/// ftrace's clock `uptime`, and the scheduler's clock of a machine that has no better one.
+#[test]
+fn times_that_count_ticks_of_the_timer_are_refused() {
+    let line = |ms: u32, state: u32| {
+        format!("<idle>-0 [001] d..2. 100.{ms:03}000: cpu_idle: state={state} cpu_id=1\n")
+    };
+    let text: String = (0..8).map(|at| line(12 * at, 1) + &line(12 * at + 4, u32::MAX)).collect();
+    let error = refused(text.as_bytes());
+    assert!(error.starts_with("t: every time is a multiple of 4 ms, as of a clock that counts"), "{error}");
+    let fine = text.replacen("100.000000", "100.000017", 1);
+    assert_eq!(any(fine.as_bytes()).unwrap().summary.episodes, 8);
+}
+
+/// Of CPU 12, by `cut -c`.
+#[test]
+fn a_number_of_a_cpu_that_was_cut_off_is_seen() {
+    let line = "swapper 0 [012] 7.000001: power:cpu_idle: state=1 cpu_id=1\n";
+    assert!(refused(line.as_bytes()).contains("if lines were wrapped or cut off"));
+}
+
+/// `-F comm,pid`: the threads of a process would be one vCPU.
+#[test]
+fn vcpus_are_told_apart_by_the_names_of_their_threads_too() {
+    let line = |comm: &str, us: u32| {
+        format!("{comm} 6090 [001] 5.{us:06}: kvm:kvm_vcpu_wakeup: wait time 400 ns, polling valid\n")
+    };
+    for (first, second) in [("CPU 0/KVM", "CPU 1/KVM"), ("fc_vcpu 0", "fc_vcpu 1"), ("vcpu0", "vcpu1")] {
+        let error = refused((line(first, 10) + &line(second, 20)).as_bytes());
+        assert!(error.starts_with("t: line 2 is of vCPU 1, but 6090 ran vCPU 0 before"), "{error}");
+    }
+    // The number of the local APIC need not be that of the name.
+    let numbered = "CPU 3/KVM 6090 [001] 5.000005: kvm:kvm_halt_poll_ns: vcpu 4: halt_poll_ns 1 (grow 0)\n";
+    assert!(any((numbered.to_owned() + &line("CPU 3/KVM", 10)).as_bytes()).is_ok());
 }
 
 /// Lines of different CPUs may be out of order by what perf's buffers hold.
@@ -494,6 +533,20 @@ fn case_17_system_calls_of_arm() {
     let rows: Vec<String> =
         imported.rows().iter().map(|row| row.split(' ').take(3).collect::<Vec<_>>().join(" ")).collect();
     assert_eq!(rows, ["redis-server/900 300000000000 180000", "redis-server/900 300000200000 700000"]);
+    // trace-cmd's text has no header.
+    let line = |us: u32, text: &str| format!("redis-900 [001] 1.{us:06}: sys_{text}\n");
+    let text = line(100, "enter: NR 22 (5, ffffd2d0, 400, 64, 0, 8)") + &line(280, "exit: NR 22 = 1");
+    assert!(refused(text.as_bytes()).contains("; the text does not say of which architecture it is"));
+    let asked = PerfOptions { arch: Some(Arch::Arm64), ..PerfOptions::default() };
+    assert_eq!(any_with(asked, text.as_bytes()).unwrap().summary.episodes, 1);
+}
+
+#[test]
+fn a_loop_that_never_waits_is_named() {
+    let line = |us: u32, text: &str| format!("a 7 [001] 1.{us:06}: syscalls:sys_{text}\n");
+    let enter = "enter_epoll_wait: epfd: 0x4, events: 0x5, maxevents: 0xc8, timeout: 0x00000000";
+    let text = line(100, enter) + &line(101, "exit_epoll_wait: 0x0");
+    assert!(refused(text.as_bytes()).contains("; no call waited: all had a timeout of 0"));
 }
 
 /// The same trace as four tools print it, from one `trace.dat` and ftrace's own file.
@@ -678,18 +731,27 @@ fn one_log_of_qemu_gives_the_same_episodes_in_every_form() {
         };
         assert_eq!(each(&|us, name, _, log| line(us, name, log)), micros, "{head}");
     }
-    // A time of whole seconds is none.
-    let text: String = lines
-        .iter()
-        .map(|(_, name, _, log)| format!("Nov 25 10:00:00 host qemu[7]: {name} {log}\n"))
-        .collect();
-    let imported = any(text.as_bytes()).unwrap();
-    assert_eq!((imported.summary.episodes, imported.summary.resolution_ns), (2, 0));
-    assert!(
-        imported.summary.notes[0].contains("journalctl -o short-precise"),
-        "{:?}",
-        imported.summary.notes
+    // `journalctl -o short-unix`
+    let line =
+        |us: f64, name: &str, log: &str| format!("1764064802.{:06} host qemu[7]: {name} {log}", us.trunc());
+    assert_eq!(each(&|us, name, _, log| line(us, name, log)), micros);
+    // QEMU 2.9 to 3.0
+    assert_eq!(
+        each(&|us, name, _, log| {
+            let log = log.split(" new timeout").next().unwrap().replace(" timeout -1", "");
+            format!("7@1764064802.{:06}:{name} {log}", us.trunc())
+        }),
+        micros
     );
+    // A time of whole seconds is none.
+    for day in ["Nov 25 10:00:00", "Tue 2025-11-25 10:00:00 UTC"] {
+        let line = |name: &str, log: &str| format!("{day} host qemu[7]: {name} {log}\n");
+        let text: String = lines.iter().map(|(_, name, _, log)| line(name, log)).collect();
+        let imported = any(text.as_bytes()).unwrap();
+        assert_eq!((imported.summary.episodes, imported.summary.resolution_ns), (2, 0));
+        let notes = imported.summary.notes;
+        assert!(notes[0].contains("journalctl -o short-precise"), "{notes:?}");
+    }
 }
 
 /// What QEMU's buffer had no room for may be the end of anything.

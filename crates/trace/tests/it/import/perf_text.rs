@@ -66,18 +66,24 @@ fn the_time_recorded_is_from_the_first_event_to_the_last_whatever_they_are() {
 
 #[test]
 fn a_broken_event_is_an_error_with_its_line() {
-    for broken in [
-        "a 1 [000] 1.000200: kvm:kvm_vcpu_wakeup: wait time -5 ns, polling valid",
-        "a 1 [000] 1.000200: kvm:kvm_vcpu_wakeup:",
-        "a 1 [000] 1.000200: kvm:kvm_vcpu_wakeup: wait ti",
-        "a x [000] 1.000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid",
-        "a 1 [000] 1,000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid",
+    const WRAPPED: &str =
+        "if lines were wrapped or cut off, make the text anew; else --skip-unparsable counts such lines";
+    const NO_FIELDS: &str = "it has no fields of the event; use `perf script -F +trace`";
+    const NO_THREAD: &str = "it has no thread before its time; use `perf script -F +comm,+tid`, or make the text anew if lines \
+                             were wrapped; else --skip-unparsable counts such lines";
+    for (broken, how) in [
+        ("1 [000] 1.000200: kvm:kvm_vcpu_wakeup: wait time -5 ns, polling valid", WRAPPED),
+        ("1 [000] 1.000200: kvm:kvm_vcpu_wakeup:", NO_FIELDS),
+        ("1 [000] 1.000200: kvm:kvm_vcpu_wakeup: ffffffffc0a1b2c3 kvm_vcpu_block", NO_FIELDS),
+        ("1 [000] 1.000200: kvm:kvm_vcpu_wakeup: wait ti", WRAPPED),
+        ("x [000] 1.000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid", NO_THREAD),
+        ("[000] 1.000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid", NO_THREAD),
+        ("1.000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid", NO_THREAD),
+        ("1 [000] 1,000200: kvm:kvm_vcpu_wakeup: wait time 5 ns, polling valid", WRAPPED),
     ] {
+        let broken = format!("a {broken}");
         let text = format!("{WAKEUP}{broken}\n");
-        let wanted = format!(
-            "t: line 2 names `kvm:kvm_vcpu_wakeup` but cannot be parsed: `{broken}`; \
-                              if lines were wrapped or cut off, make the text anew; else --skip-unparsable counts such lines"
-        );
+        let wanted = format!("t: line 2 names `kvm:kvm_vcpu_wakeup` but cannot be parsed: `{broken}`; {how}");
         assert_eq!(error(&text), wanted);
         let skip = PerfOptions { skip_unparsable: true, ..PerfOptions::default() };
         assert_eq!(perf_with(skip, &text).unwrap().summary.unparsable, 1);
@@ -238,12 +244,12 @@ fn a_text_that_ends_within_a_line_is_used_without_it() {
 #[test]
 fn times_that_go_back_are_noted_and_far_back_refused() {
     let at = |cpu: u32, time: &str| WAKEUP.replace("[000]", &format!("[{cpu:03}]")).replace("1.000100", time);
-    let trace: String = (1..9).map(|n| at(0, &format!("5.00{n}000"))).collect();
+    let trace: String = (1..9).map(|n| at(0, &format!("5.00{n}100"))).collect();
     let imported = perf(trace.clone() + &at(0, "5.000500") + &at(1, "3.000000")).unwrap();
     let notes = imported.summary.notes.join(" ");
     assert!(notes.contains("the times of one CPU go back once, first in line 9"), "{notes}");
     assert!(imported.reader.metadata().other["dwell.notes"].to_string().contains("line 9"));
-    let wanted = "t: line 17 is 3907999900 ns earlier than the line before it of the same CPU";
+    let wanted = "t: line 17 is 3908099900 ns earlier than the line before it of the same CPU";
     let two = error(trace.replace("5.00", "1.00") + &trace + &at(0, "1.100000100"));
     assert!(two.starts_with(wanted) && two.contains("import each trace by itself"), "{two}");
     assert!(perf(trace).unwrap().summary.notes.is_empty());
