@@ -28,6 +28,7 @@ pub fn import<W: Write + Send>(
         reasons,
         name: input.name().to_owned(),
         interrupted: Interrupted::default(),
+        armed: 0,
         found: TimerRows::default(),
         writer,
     };
@@ -60,6 +61,8 @@ struct Timers<'a, W: Write + Send> {
     reasons: ReasonNames,
     name: String,
     interrupted: Interrupted,
+    /// Synthetic timers of Hyper-V that the guests armed by their registers.
+    armed: u64,
     found: TimerRows,
     writer: &'a mut TimerWriter<W>,
 }
@@ -140,12 +143,13 @@ impl<W: Write + Send> Timers<'_, W> {
         }
         let of_windows =
             |name: &str| name.rsplit(':').next().is_some_and(|name| name.starts_with("kvm_hv_stimer_start"));
-        let hyperv: u64 =
+        let started: u64 =
             reader.summary.ignored.iter().filter(|(name, _)| of_windows(name)).map(|(_, count)| count).sum();
+        let hyperv = started.max(self.armed);
         if hyperv > 0 {
             let note = format!(
-                "{hyperv} Hyper-V timers (kvm_hv_stimer_start_*), as Windows guests use them, are in the trace; neither they \
-                 nor their exits are counted as timers"
+                "{hyperv} Hyper-V timers (kvm_hv_stimer_start_*, or kvm_msr of their registers), as Windows guests use them, \
+                 are in the trace; neither they nor their exits are counted as timers"
             );
             reader.summary.note(metadata, note);
         }
@@ -175,6 +179,12 @@ impl<W: Write + Send> EventSink for Timers<'_, W> {
         arch: Option<Arch>,
     ) -> Option<Option<EventKind>> {
         if tracepoint != TracepointKind::Exit {
+            // The counts of the four synthetic timers; 0 stops one.
+            let is_count =
+                |register: &str| matches!(register, "400000b1" | "400000b3" | "400000b5" | "400000b7");
+            let write = event.text.strip_prefix("msr_write ").and_then(|text| text.split_once(" = "));
+            self.armed +=
+                u64::from(write.is_some_and(|(register, value)| is_count(register) && value != "0x0"));
             return perf::parse(tracepoint, event, arch);
         }
         let reason = self.reasons.number(&perf::exit_reason(event.text)?);
