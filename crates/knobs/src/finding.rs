@@ -406,22 +406,33 @@ pub static TABLE: &[Row] = &[
         code: "idle-poll",
         severity: Danger,
         when: |facts| {
-            let poll = facts.guest.idle_override.as_deref() == Some("poll");
-            each(Some(facts.guest.kvm_guest).filter(|_| poll), |guest| {
-                [(
-                    "instead",
-                    json!(match guest {
-                        Some(true) => HALTPOLL_INSTEAD.to_owned(),
-                        Some(false) => LATENCY_INSTEAD.to_owned(),
-                        None =>
-                            format!("in a guest of KVM, {HALTPOLL_INSTEAD}; on a host, {LATENCY_INSTEAD}"),
-                    }),
-                )]
+            each(facts.guest.polls_by, |by| {
+                let is_x86 = by == "idle=poll";
+                let instead = match facts.guest.kvm_guest {
+                    Some(true) => HALTPOLL_INSTEAD.to_owned(),
+                    None if is_x86 => {
+                        format!("in a guest of KVM, {HALTPOLL_INSTEAD}; on a host, {LATENCY_INSTEAD}")
+                    }
+                    _ => LATENCY_INSTEAD.to_owned(),
+                };
+                let also = if is_x86 { ", and the haltpoll driver refuses to load" } else { "" };
+                [("by", json!(by)), ("instead", json!(instead)), ("also", json!(also))]
             })
         },
-        what: "idle=poll on the kernel's command line: no CPU ever halts",
-        why: "every idle CPU polls all the time, and the haltpoll driver refuses to load",
+        what: "{by} on the kernel's command line: no CPU ever halts",
+        why: "every idle CPU polls all the time{also}",
         remedy: "remove it; {instead}",
+    },
+    Row {
+        code: "idle-ignored",
+        severity: Note,
+        when: |facts| {
+            let ignored = facts.kernel.argument("idle").filter(|_| facts.guest.idle_override.is_none());
+            each(ignored, |value| [("value", json!(value))])
+        },
+        what: "idle={value} on the kernel's command line has no effect",
+        why: "only x86 has this parameter; with nohlt the idle CPUs of other architectures poll",
+        remedy: "remove it",
     },
     Row {
         code: "idle-override",

@@ -121,8 +121,11 @@ pub struct Guest {
     pub cpuidle: Cpuidle,
     /// The idle states of CPU 0, from shallow to deep.
     pub states: Vec<String>,
-    /// `idle=` on the kernel's command line.
+    /// `idle=` on the kernel's command line, which x86 alone reads.
     pub idle_override: Option<String>,
+    /// The word of the kernel's command line by which idle CPUs poll all the time.
+    #[serde(skip)]
+    pub polls_by: Option<&'static str>,
     /// Whether the kernel's command line switches cpuidle off, with its drivers and governors.
     #[serde(skip)]
     pub cpuidle_off: bool,
@@ -148,13 +151,15 @@ impl Guest {
         let kvm = hypervisor.as_ref().filter(|below| below.is_kvm());
         let cpuidle = Cpuidle::read(machine);
         let parameters = parameter::read(machine, Layer::Guest, kernel.version);
+        let is_x86 = kernel.arch.unwrap_or_default() == Arch::X86_64;
         Guest {
             kvm_guest: kvm_guest(machine, kernel, hypervisor.as_ref(), &cpuidle, !parameters.is_empty()),
             poll_control: kvm.map(Hypervisor::poll_control),
             realtime_hint: kvm.map(Hypervisor::realtime),
             cpuidle,
             states: states(machine),
-            idle_override: kernel.argument("idle").map(str::to_owned),
+            idle_override: kernel.argument("idle").filter(|_| is_x86).map(str::to_owned),
+            polls_by: polls_by(kernel),
             cpuidle_off: kernel.argument("cpuidle.off").and_then(|text| Value::parse(text).number())
                 > Some(0),
             force: machine.switch("/sys/module/cpuidle_haltpoll/parameters/force"),
@@ -165,6 +170,19 @@ impl Guest {
             polling_only_cpus: cpus(machine, only_polls),
             hypervisor,
         }
+    }
+}
+
+/// `hlt` takes back a `nohlt` before it.
+fn polls_by(kernel: &Kernel) -> Option<&'static str> {
+    let last = |words: &[&str]| kernel.command_line.iter().rev().find(|word| words.contains(&word.as_str()));
+    match kernel.arch.unwrap_or_default() {
+        Arch::X86_64 => (kernel.argument("idle") == Some("poll")).then_some("idle=poll"),
+        Arch::Power if last(&["powersave=off"]).is_some() => Some("powersave=off"),
+        Arch::Arm64 | Arch::RiscV | Arch::Power => {
+            last(&["nohlt", "hlt"]).is_some_and(|word| word == "nohlt").then_some("nohlt")
+        }
+        Arch::S390x | Arch::LoongArch => None,
     }
 }
 

@@ -282,11 +282,13 @@ fn vcpus(process: &Process, files: &[String]) -> Vec<Vcpu> {
 }
 
 /// The vCPU that a thread is named after: `CPU 3/KVM` (QEMU), `fc_vcpu 3` (Firecracker), `vcpu3` (Cloud Hypervisor),
-/// `crosvm_vcpu3`.
+/// `crosvm_vcpu3`, `kvm-vcpu-3` (kvmtool).
 fn vcpu_of_name(comm: &str) -> Option<u32> {
     let id = match comm.strip_prefix("CPU ") {
         Some(rest) => rest.strip_suffix("/KVM")?,
-        None => ["fc_vcpu ", "crosvm_vcpu", "vcpu"].iter().find_map(|prefix| comm.strip_prefix(prefix))?,
+        None => ["fc_vcpu ", "crosvm_vcpu", "kvm-vcpu-", "vcpu"]
+            .iter()
+            .find_map(|prefix| comm.strip_prefix(prefix))?,
     };
     id.trim().parse().ok()
 }
@@ -323,6 +325,7 @@ mod tests {
         assert_eq!(vcpu_of_name("CPU 3/TCG"), None);
         assert_eq!(vcpu_of_name("fc_vcpu 0"), Some(0));
         assert_eq!(vcpu_of_name("vcpu12"), Some(12));
+        assert_eq!(vcpu_of_name("kvm-vcpu-2"), Some(2));
         assert_eq!(vcpu_of_name("crosvm_vcpu1"), Some(1));
         assert_eq!(vcpu_of_name("vcpu_manager"), None);
     }

@@ -28,8 +28,11 @@ pub struct Kernel {
 }
 
 /// Parameters on the kernel's command line that concern idling, as the text before `=` or the first dot.
-const CONCERNED: [&str; 12] = [
+const CONCERNED: [&str; 15] = [
     "idle",
+    "nohlt",
+    "hlt",
+    "powersave",
     "nohz_full",
     "isolcpus",
     "nohz",

@@ -154,9 +154,9 @@ fn options(by: &str, module: &str, line: &str) -> Vec<Wanted> {
         .collect()
 }
 
-/// `options kvm halt_poll_ns=0`
+/// `options kvm halt_poll_ns=0`, `install kvm /sbin/modprobe --ignore-install kvm halt_poll_ns=0`
 fn modprobe(by: &str, line: &str) -> Vec<Wanted> {
-    let Some(("options", rest)) = first(line) else { return vec![] };
+    let Some(("options" | "install", rest)) = first(line) else { return vec![] };
     first(rest).map_or_else(Vec::new, |(module, rest)| options(by, module, rest))
 }
 
@@ -293,7 +293,7 @@ mod tests {
             )
             .file(
                 "/etc/modprobe.d/b.conf",
-                "# options kvm x=1\noptions kvm-intel preemption_timer=0\noptions kvm \\\n  halt-poll-ns=7 # why",
+                "# options kvm x=1\ninstall kvm-intel modprobe -i kvm-intel preemption_timer=0\noptions kvm \\\n  halt-poll-ns=7 # why",
             )
             .file("/usr/lib/modprobe.d/b.conf", "options kvm halt_poll_ns=8")
             .file("/etc/tmpfiles.d/p.conf", "w /sys/module/kvm/parameters/halt_poll_ns - - - - 9")

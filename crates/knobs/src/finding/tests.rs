@@ -435,6 +435,24 @@ fn idle_on_the_command_line() {
 }
 
 #[test]
+fn idle_cpus_of_other_architectures_poll_by_other_words() {
+    let of = |arch: &str, line: &str| {
+        let machine = Fake::quiet("6.8.0");
+        machine.set("/proc/sys/kernel/arch", arch);
+        machine.set("/proc/cmdline", line);
+        findings(&machine).into_iter().map(|found| found.what).find(|what| what.contains("command line"))
+    };
+    let (arm, z, power) = ("aarch64", "s390x", "ppc64le");
+    for (arch, word) in [(arm, "nohlt"), (arm, "hlt nohlt"), (power, "powersave=off")] {
+        let last = word.rsplit(' ').next().unwrap();
+        assert_eq!(of(arch, word), Some(format!("{last} on the kernel's command line: no CPU ever halts")));
+    }
+    let ignored = Some("idle=poll on the kernel's command line has no effect".to_owned());
+    assert_eq!((of(arm, "idle=poll"), of(z, "idle=poll")), (ignored.clone(), ignored));
+    assert_eq!((of(arm, "nohlt hlt"), of(z, "nohlt")), (None, None));
+}
+
+#[test]
 fn posted_timers_and_what_they_need() {
     let posting = |release: &str| {
         let machine = Fake::quiet(release);
