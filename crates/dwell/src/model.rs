@@ -3,12 +3,12 @@
 use crate::quantity;
 use crate::settings::VersionArgs;
 use crate::suggest;
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 pub(crate) use dwell_capture::record::left_out;
 use dwell_knobs::lines;
-use dwell_policy::param::Setting;
+use dwell_policy::param::{Setting, known_version};
 use dwell_policy::version::Version;
-use dwell_policy::{Layer, Nanos};
+use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::timer::TimerContents;
 use dwell_recording::{IdleIncludes, Metadata, Reader, with_causes};
 use dwell_replay::advice::Origin;
@@ -169,6 +169,7 @@ impl Model {
         let layers = whose.layers();
         args.versions.check(layers)?;
         let version = args.versions.over(Versions::of_recording(metadata)).of(layers[0]);
+        known_version(layers[0], version).with_context(|| format!("version {version}"))?;
         let asked = if layers[0] == Layer::Iothread { args.versions.qemu } else { args.versions.kernel };
         let needed = args.halt_cost.is_none() || args.wakeup_latency.is_none();
         let measured = if needed { calibrated(metadata) } else { None };
@@ -350,12 +351,16 @@ impl Model {
         }));
         let unknown = Versions::unknown(metadata, here).filter(|_| !self.version_asked);
         if let Some(recorded) = unknown {
+            let lacks = |version: Version| version.arch.lacks(Owner::Layer(here));
+            let why =
+                Version::parse(recorded).and_then(lacks).map_or_else(String::new, |why| format!(" ({why})"));
             notes.push(format!(
-                "the rule of the recorded release {} is not known; that of {} is used",
+                "the rule of the recorded release {} is not known{why}; that of {} is used",
                 recorded.escape_default(),
                 self.version
             ));
         }
+        notes.extend(self.version.arch.host_proviso().filter(|_| here == Layer::Host).map(str::to_owned));
         if let Some(by) = metadata.decided_in_place_of_haltpoll().filter(|_| here == Layer::Guest) {
             notes.push(format!(
                 "haltpoll decided nothing in this guest ({by}): its parameters had no effect, and the guest is taken for one \

@@ -28,7 +28,7 @@
 
 use crate::alike::FirstLengths;
 use crate::costs::{Unusable, Usable, fits, label_of, possible};
-use dwell_policy::param::Setting;
+use dwell_policy::param::{Setting, known_version};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos, guest, host};
 use dwell_recording::table::{Field, Kind, TableError, TableWriter, Value, field};
@@ -322,10 +322,13 @@ impl Sketch {
         let name = reader.name();
         let layer = metadata.layer;
         let usable = Usable::new(reader, layer == Layer::Iothread, wakeup_latency)?;
-        let layers = rules_of(layer);
         let mut asked: Vec<(Layer, Vec<Setting>, Option<Setting>)> = vec![];
-        for &layer in layers {
+        for &layer in rules_of(layer) {
             let version = versions.of(layer);
+            // A guest of an architecture without haltpoll has its host's rule alone.
+            if known_version(layer, version).is_err() {
+                continue;
+            }
             let today = check::in_force(layer, version, &metadata);
             asked.push((layer, grid::coarse(layer, version), today));
         }

@@ -65,6 +65,8 @@ dwell_policy::named! {
     pub enum NotPossible {
         /// The recording has no settings of its layer.
         NoSettings = "the recording does not contain the setting that was in force",
+        /// The same, and what it shows does not come of the default.
+        NotDefault = "the recording does not contain the setting that was in force, which was not the default",
         /// It has not, of enough episodes, whether the idler halted.
         NoOutcomes = "the recording does not contain which episodes halted",
         /// The rule of the release is not known, or not that of the layer.
@@ -324,15 +326,26 @@ pub fn self_check(source: &RecordingSource) -> Result<SelfCheck, ReplayError> {
     }
     let version = Versions::of_recording(metadata).of(layer);
     let recorded = setting_of(layer, version, changes().take_while(|change| change.at_ns.is_none()));
-    let Some(setting) = effective(recorded, layer, version, metadata) else {
+    let in_force = effective(recorded, layer, version, metadata);
+    // I/O threads whose QEMU is not known may follow another rule.
+    if in_force.is_none() && layer == Layer::Iothread {
         return not(NotPossible::NoSettings);
-    };
+    }
+    let setting = in_force.unwrap_or_else(|| Setting::defaults(layer, version));
     let seen = Seen::of(source.reader())?;
     if seen.account.ends_known < FEWEST.max(seen.account.episodes / 2) {
-        return not(NotPossible::NoOutcomes);
+        return not(in_force.map_or(NotPossible::NoSettings, |_| NotPossible::NoOutcomes));
     }
     let Some(replayed) = Replayed::of(source, setting)? else { return not(NotPossible::NoRule) };
-    Ok(SelfCheck::Checked(compare(metadata, setting, &seen, &replayed)))
+    let checked = compare(metadata, setting, &seen, &replayed);
+    // Where nothing ever polled, a small difference is one.
+    let never_polled = seen.account.halts == seen.account.ends_known;
+    match (in_force, checked.verdict) {
+        (Some(_), _) => Ok(SelfCheck::Checked(checked)),
+        (None, Agreement::Contradicts) => not(NotPossible::NotDefault),
+        (None, Agreement::Differs) if never_polled => not(NotPossible::NotDefault),
+        (None, _) => not(NotPossible::NoSettings),
+    }
 }
 
 #[derive(Default)]

@@ -6,7 +6,7 @@
 //! the maximum, a divisor that is never used) are left out. A fleet is searched on a [`coarse`] grid of
 //! several hundred of them.
 
-use dwell_policy::param::{DRIVER, Setting, Unit, index_of};
+use dwell_policy::param::{DRIVER, Setting, Unit, index_of, known_version};
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
 
@@ -26,6 +26,9 @@ fn times(step: usize) -> impl Iterator<Item = i64> + Clone {
 /// Every setting to try for the rule that a layer has in a version; the first is "do not poll".
 pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
     let mut grid = Vec::new();
+    if known_version(layer, version).is_err() {
+        return grid;
+    }
     let base = Setting::defaults(layer, version);
     let mut add = |values: &[(&str, i64)]| {
         let mut setting = base;

@@ -25,8 +25,13 @@ impl Versions {
             let version = text.as_deref().and_then(Version::parse)?;
             known_version(layer, version).is_ok().then_some(version)
         };
+        // Of its architecture, whose defaults differ.
+        let newest = || {
+            let newest = NEWEST_KERNEL.on(Version::parse(metadata.kernel.as_deref()?)?.arch);
+            known_version(Layer::Host, newest).is_ok().then_some(newest)
+        };
         Versions {
-            kernel: known(Layer::Host, &metadata.kernel).unwrap_or(NEWEST_KERNEL),
+            kernel: known(Layer::Host, &metadata.kernel).or_else(newest).unwrap_or(NEWEST_KERNEL),
             qemu: known(Layer::Iothread, &metadata.qemu).unwrap_or(NEWEST_QEMU),
         }
     }
@@ -53,6 +58,7 @@ impl Default for Versions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_policy::arch::Arch;
 
     #[test]
     fn recorded_releases_are_taken_if_their_rules_are_known() {
@@ -69,6 +75,10 @@ mod tests {
         assert_eq!(Versions::of_recording(&metadata), Versions::NEWEST);
         assert_eq!(Versions::unknown(&metadata, Layer::Iothread), Some("a fork"));
         assert_eq!(Versions::unknown(&metadata, Layer::Guest), Some("4.19.0"));
+        metadata.kernel = Some("4.19.90-52.22.v2207.ky10.aarch64".to_owned());
+        assert_eq!(Versions::of_recording(&metadata).kernel, Versions::NEWEST.kernel.on(Arch::Arm64));
+        metadata.kernel = Some("6.8.0.ppc64le".to_owned());
+        assert_eq!(Versions::of_recording(&metadata), Versions::NEWEST);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::output::{self, FormatArg};
 use crate::settings::{self, differing};
 use crate::state::SysrootArg;
 use anyhow::{anyhow, bail, ensure};
+use dwell_knobs::explain::related::related;
 use dwell_knobs::explain::same::{Sameness, compare};
 use dwell_knobs::explain::{Explained, explain};
 use dwell_knobs::knob::{Knob, capability};
@@ -208,7 +209,12 @@ fn resolve(name: &str, layer: Option<Owner>) -> anyhow::Result<&'static Param> {
         all.iter().copied().filter(|param| plain(param.name).ends_with(&ending)).collect();
     match fits.as_slice() {
         [param] => Ok(param),
-        [] => bail!("{name}: no such parameter; `dwell params` lists all"),
+        [] => match related(name) {
+            Some(words) => bail!(
+                "{name}: is no parameter of a rule, but decides what some do: {words}; `dwell doctor` reports what is in force"
+            ),
+            None => bail!("{name}: no such parameter; `dwell params` lists all"),
+        },
         several => {
             let told: Vec<String> =
                 several.iter().map(|param| format!("{} ({})", param.name, param.owner.name())).collect();

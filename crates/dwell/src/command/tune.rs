@@ -21,7 +21,7 @@ use dwell_machine::Sysroot;
 use dwell_machine::load::SHARED_CORE;
 use dwell_policy::Layer;
 use dwell_replay::advice::{Advice, Origin};
-use dwell_replay::check::SelfCheck;
+use dwell_replay::check::{NotPossible, SelfCheck};
 use dwell_replay::tune::{Task, tune};
 use dwell_replay::{RecordingSource, Source, grid};
 use dwell_report::ratio;
@@ -220,7 +220,11 @@ pub(crate) fn advise(
     }
     let mut notes: Vec<String> = self_check.note().into_iter().collect();
     if !recorded {
-        notes.push("the recording does not have the setting in force; `present` is the default".to_owned());
+        let is_other = matches!(self_check, SelfCheck::NotPossible { why: NotPossible::NotDefault });
+        let other = "`present` is the default, which was not in force: what is recorded does not come of it. `dwell import \
+                     --in-force NAME=VALUE` gives what was";
+        let unknown = "the recording does not have the setting in force; `present` is the default";
+        notes.push(if is_other && layer == metadata.layer { other } else { unknown }.to_owned());
     }
     notes.extend(model.notes(metadata));
     notes.extend(model::note_of_overlaps(source)?);

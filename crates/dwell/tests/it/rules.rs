@@ -594,3 +594,46 @@ fn parameters_of_an_architecture() {
     }
     has(&of("s390x"), &["halt_poll_max_steal"], &["guest_halt_poll_ns"]);
 }
+
+/// A trace of a host or of a guest: what its architecture and its halts show is said where advice is given.
+#[test]
+fn a_recording_of_another_architecture_is_not_taken_for_one_of_x86_64() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let tune = |arch: &str, line: fn(u64) -> String| {
+        let lines: String = (0..400).map(line).collect();
+        std::fs::write(path("t"), format!("# os release : 6.8.0\n# arch : {arch}\n{lines}")).unwrap();
+        run(&["import", &path("t"), "-o", &path("r"), "--force"]);
+        run(&["tune", &path("r"), "--halt-cost", "20us"])
+    };
+    let host = |at: u64| {
+        let ns = 8_000 + at % 7 * 1_000;
+        format!(
+            "CPU 0/KVM 7/77 [001] 5.{:06}: kvm:kvm_vcpu_wakeup: wait time {ns} ns, polling valid\n",
+            30 + at * 31
+        )
+    };
+    // No poll ever succeeded, which is not how the default does.
+    let never = "`present` is the default, which was not in force";
+    has(&tune("s390x", host), &["halt_poll_max_steal percent, and a wakeup", never], &[]);
+    has(&tune("ppc64le", host), &["is not known (KVM on POWER polls by rules of its own"], &[]);
+    has(&tune("x86_64", host), &[never], &["max_steal"]);
+    let guest = |at: u64| {
+        let line =
+            |us: u64, state: u32| format!("a 0 [001] 5.{us:06}: power:cpu_idle: state={state} cpu_id=1\n");
+        line(30 + at * 31, 1) + &line(43 + at * 31, u32::MAX)
+    };
+    has(&tune("s390x", guest), &["on x86-64; elsewhere Linux has no haltpoll"], &["panicked"]);
+    has(&run(&["sketch", &path("r"), "-o", &path("s")]), &["of the host rule of 6.8.s390x"], &["panicked"]);
+}
+
+/// Options that decide whether a parameter has an effect.
+#[test]
+fn what_is_no_parameter_is_explained_by_what_it_does_to_them() {
+    has(
+        &run(&["explain", "cpu-pm=on"]),
+        &["cpu-pm: is no parameter", "halt_poll_ns has no effect on it"],
+        &[],
+    );
+    has(&run(&["explain", "cpuidle.governor=teo"]), &["are read by haltpoll only"], &[]);
+}

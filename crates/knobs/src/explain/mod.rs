@@ -3,6 +3,7 @@
 //! That two values act the same is [decided](same) by the models of the rules; what only a machine shows (is there a
 //! cpuidle driver, is APICv on) is [looked up](crate::condition).
 
+pub mod related;
 pub mod same;
 
 use crate::condition::{self, NoEffect, Readers};
