@@ -50,7 +50,14 @@ pub(super) fn run(args: Args) -> Outcome {
     } else {
         let mut text = progress::text(&args.file)?;
         recognise(&mut text)?;
-        (ExitTable::read(text)?, None)
+        let exits = ExitTable::read(text)?;
+        if exits.left_out.lost_events > 0 {
+            notes.push(format!(
+                "{} events lost by the recorder: exits may be missing",
+                exits.left_out.lost_events
+            ));
+        }
+        (exits, None)
     };
     if exits.total_samples == 0 {
         bail!(

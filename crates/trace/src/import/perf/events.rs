@@ -9,6 +9,7 @@ use crate::import::{EventSpan, ImportSummary, Input, Place, text};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
 use dwell_policy::arch::Arch;
+use dwell_policy::version::Version;
 use dwell_recording::{Clock, Metadata};
 use std::collections::BTreeSet;
 
@@ -461,6 +462,10 @@ impl Header {
                 numbers.map_or(0, |(there, written): (u64, u64)| written.saturating_sub(there));
         }
         let Some((key, value)) = comment.split_once(" : ") else { return };
+        // Red Hat's releases end with the architecture.
+        if key.trim() == "os release" && self.arch.is_none() {
+            self.arch = Version::split_arch(value.trim()).1.map(Some);
+        }
         let place = match key.trim() {
             "arch" => {
                 // x86 idles alike with 32 bits.

@@ -143,12 +143,17 @@ pub(super) fn passed(line: &str) -> Option<Line> {
     Some(Line::Passed { ns, dropped: u64::from_str_radix(dropped.trim_end(), 16).ok()? })
 }
 
-/// `Suppressed 2215 messages from vm.service`, of journald, and rsyslog's `225 messages lost due to rate-limiting`.
+/// What a tool says it has left out: `Suppressed 2215 messages from vm.service` of journald, rsyslog's `225 messages lost due
+/// to rate-limiting`, and SystemTap's `There were 153 transport failures` and `skipped probes: 15`.
 fn suppressed(line: &str) -> Option<Line> {
-    let (before, _) = line
-        .split_once(" messages ")
-        .filter(|_| line.contains(": Suppressed ") || line.contains(" messages lost due to rate-limiting"))?;
-    Some(Line::Passed { ns: 0, dropped: digits(before.rsplit(' ').next()?)? })
+    let before = |words: &str| line.split_once(words)?.0.rsplit(' ').next();
+    let count = match () {
+        () if line.contains(": Suppressed ") => before(" messages "),
+        () if line.contains(" messages lost due to rate-limiting") => before(" messages lost"),
+        () if line.contains("There were ") => before(" transport failures"),
+        () => line.split_once("skipped probes: ").map(|(_, count)| count.trim()),
+    };
+    Some(Line::Passed { ns: 0, dropped: digits(count?)? })
 }
 
 /// What `babeltrace` has before and behind an event's name: `[10:00:00.123456789] (+0.000001234) host qemu:`, and the

@@ -40,6 +40,7 @@ pub use sleeps::{Sleeps, ids};
 use super::{EventSpan, ImportError, ImportSummary, Input, Place, text};
 use crate::aio::Contexts;
 use crate::event::{Event, EventKind};
+use crate::import::perf::SLACK_NS;
 use crate::pairing::{PairedEpisode, Pairing};
 use crate::thread::ThreadPairing;
 use crate::write::EpisodeWriter;
@@ -105,6 +106,7 @@ pub fn import<W: Write + Send>(
         resolution_ns: 1,
         span: EventSpan::default(),
         first_contradicted_line: None,
+        set_back: None,
         found: vec![],
         episodes: EpisodeWriter::default(),
         summary: ImportSummary::default(),
@@ -149,6 +151,8 @@ struct Log<'a, W: Write + Send> {
     resolution_ns: u64,
     span: EventSpan,
     first_contradicted_line: Option<u64>,
+    /// The first line that is earlier than lines before it by more than threads overtake each other, and by how much \[ns\].
+    set_back: Option<(u64, u64)>,
     found: Vec<PairedEpisode>,
     episodes: EpisodeWriter,
     summary: ImportSummary,
@@ -193,6 +197,11 @@ impl<W: Write + Send> Log<'_, W> {
         }
         if let Some(Stamp { ns, resolution_ns, .. }) = event.stamp {
             self.resolution_ns = self.resolution_ns.max(resolution_ns);
+            let back_ns = self.newest_ns.saturating_sub(ns);
+            self.newest_ns = self.newest_ns.max(ns);
+            if back_ns > SLACK_NS {
+                self.set_back.get_or_insert((line, back_ns));
+            }
             self.span.add(self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns)));
         }
         if self.options.context.is_some_and(|context| context != event.ctx) {
@@ -355,6 +364,14 @@ impl<W: Write + Send> Log<'_, W> {
         summary.fill("qemu -trace".to_owned(), span, metadata);
         if self.is_cut {
             summary.count_part(metadata);
+        }
+        if let Some((line, back_ns)) = self.set_back {
+            let note = format!(
+                "line {line} is {} ms earlier than lines before it: the clock was set back, or these are several logs; lengths of \
+                 waits across it are wrong",
+                back_ns / 1_000_000
+            );
+            summary.note(metadata, note);
         }
         if self.whole_seconds {
             let note = "times of whole seconds were not used, so that lengths are lower bounds; print the journal with \

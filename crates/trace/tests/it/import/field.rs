@@ -212,11 +212,17 @@ fn case_03_arm_has_no_polling_state() {
     assert_eq!((imported.summary.incomplete_episodes, &imported.summary.notes), (1, &vec![]));
     assert_eq!(imported.reader.metadata().other["dwell.arch"], "aarch64");
     // Without the header the caller says it, or it is assumed and said.
-    let text = String::from_utf8_lossy(text).replace("# arch : aarch64\n", "");
+    let text =
+        String::from_utf8_lossy(text).replace("# arch : aarch64\n", "").replace("6.12.0-arm64", "6.12.0");
     let asked = PerfOptions { arch: Some(Arch::Arm64), ..PerfOptions::default() };
     assert_eq!(any_with(asked, text.as_bytes()).unwrap().rows(), imported.rows());
     let notes = any(text.as_bytes()).unwrap().summary.notes;
     assert!(notes[0].contains("assumed (--arch"), "{notes:?}");
+    // The release of a distributor may say it.
+    for release in ["6.12.0-arm64", "6.12.0-55.el10.aarch64"] {
+        let text = text.replace("6.12.0", release);
+        assert_eq!(any(text.as_bytes()).unwrap().rows(), imported.rows());
+    }
 }
 
 /// `perf record -k`: only one of these is since boot.
@@ -765,6 +771,16 @@ fn what_simpletrace_has_dropped_is_lost() {
     assert!(imported.summary.incomplete_episodes > 0);
 }
 
+/// QEMU's log has the time of day.
+#[test]
+fn a_clock_that_was_set_back_is_noted() {
+    let line = |second: u32, event: &str| format!("7@17640648{second:02}.000000:run_poll_handlers_{event}\n");
+    let text =
+        line(2, "begin ctx 0x56 max_ns 4096 timeout -1") + &line(1, "end ctx 0x56 progress 1 new timeout 0");
+    let notes = any(text.as_bytes()).unwrap().summary.notes;
+    assert!(notes[0].starts_with("line 2 is 1000 ms earlier than lines before it"), "{notes:?}");
+}
+
 /// What the syslog leaves out of a log of thousands of lines a second.
 #[test]
 fn what_the_syslog_has_suppressed_is_lost() {
@@ -777,6 +793,8 @@ fn what_the_syslog_has_suppressed_is_lost() {
             "rsyslogd: imuxsock[pid 7]: 225 messages lost due to rate-limiting (200 allowed within 5 seconds)",
             225,
         ),
+        ("WARNING: There were 153 transport failures.", 153),
+        ("WARNING: Number of errors: 0, skipped probes: 15", 15),
     ] {
         let message = format!("Nov 25 10:00:00 host {message}\n");
         let imported = any(format!("{begin}{end}{begin}{message}{end}").as_bytes()).unwrap();
