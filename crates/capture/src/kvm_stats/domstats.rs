@@ -29,6 +29,16 @@ pub enum DomstatsError {
         /// From 1.
         line: usize,
     },
+    /// A counter of the same vCPU once more.
+    #[error(
+        "line {line} has a counter of vCPU {vcpu} for the second time: these are several domains without their names \
+         (`Domain: 'NAME'`), or several readings; give each reading whole, in a file of its own"
+    )]
+    Twice {
+        /// From 1.
+        line: usize,
+        vcpu: u32,
+    },
     /// There are no counters of halts.
     #[error(
         "no domain with counters of halts (`vcpu.N.halt_exits.sum`); `virsh domstats --vcpu` prints them with Linux 5.14 \
@@ -67,17 +77,20 @@ impl Domstats {
         let mut domain = "";
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
-            if let Some(name) = line.strip_prefix("Domain:") {
+            // A mail, or a tool that writes the time, may have put something in front.
+            if let Some((_, name)) = line.split_once("Domain:") {
                 domain = name.trim().trim_matches('\'');
             }
-            let counter = line.strip_prefix("vcpu.").and_then(|rest| {
+            let counter = line.split_once("vcpu.").and_then(|(_, rest)| {
                 let (vcpu, rest) = rest.split_once('.')?;
                 let (name, value) = rest.split_once(".sum=")?;
                 Some((vcpu.parse().ok()?, name, value))
             });
             let Some((vcpu, name, value)) = counter else { continue };
             let value = value.parse().map_err(|_| DomstatsError::Number { line: number + 1 })?;
-            vcpus.entry((domain, vcpu)).or_default().insert(name, value);
+            if vcpus.entry((domain, vcpu)).or_default().insert(name, value).is_some() {
+                return Err(DomstatsError::Twice { line: number + 1, vcpu });
+            }
         }
         let mut domains: BTreeMap<String, BTreeMap<u32, Counters>> = BTreeMap::new();
         for ((domain, vcpu), numbers) in vcpus {
@@ -170,6 +183,17 @@ mod tests {
 
     const T0: &str = include_str!("../../../trace/tests/it/import/field/11-domstats-t0.txt");
     const T60: &str = include_str!("../../../trace/tests/it/import/field/11-domstats-t60.txt");
+
+    #[test]
+    fn lines_of_several_domains_without_their_names_are_refused() {
+        let without: String =
+            T0.lines().filter(|line| line.contains("halt_")).map(|line| line.to_owned() + "\n").collect();
+        assert_eq!(Domstats::parse(&without).unwrap().0.len(), 1);
+        let two = Domstats::parse(&(without.clone() + &without)).unwrap_err();
+        assert_eq!(two, DomstatsError::Twice { line: 1 + without.lines().count(), vcpu: 0 });
+        let pasted: String = T0.lines().map(|line| format!("> {line}\n")).collect();
+        assert_eq!(Domstats::parse(&pasted), Domstats::parse(T0));
+    }
 
     #[test]
     fn two_readings_of_a_windows_guest() {
