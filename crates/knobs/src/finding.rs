@@ -371,6 +371,14 @@ pub static TABLE: &[Row] = &[
         remedy: "set {name}={default} (the default); to switch polling off, set halt_poll_ns=0",
     },
     Row {
+        code: "host-steal-limit-zero",
+        severity: Note,
+        when: |facts| when(parameter::get(&facts.host.parameters, "halt_poll_max_steal") == Some(0)),
+        what: "halt_poll_max_steal = 0: the host never polls",
+        why: "no vCPU polls while the host's steal time is at or above this limit, and it is never below 0",
+        remedy: "set halt_poll_max_steal=10 (the default); to switch polling off, set halt_poll_ns=0",
+    },
+    Row {
         code: "host-grow-start-above-max",
         severity: Note,
         when: |facts| acts_as(host(facts), "halt_poll_ns_grow_start", "halt_poll_ns"),

@@ -9,6 +9,7 @@ use crate::seam::Machine;
 use crate::timer::Timer;
 use crate::vmm::Vmm;
 use crate::wanted::{self, Wanted};
+use dwell_policy::arch::Arch;
 use serde::Serialize;
 
 /// How a machine idles and what determines it.
@@ -34,13 +35,18 @@ impl Facts {
     pub fn read(machine: &dyn Machine) -> Facts {
         let kernel = Kernel::read(machine);
         let processes = process::all(machine);
-        let vmms: Vec<Vmm> = processes.iter().filter_map(Vmm::of).collect();
+        let mut vmms: Vec<Vmm> = processes.iter().filter_map(Vmm::of).collect();
+        let next_start = domain::read(machine, &vmms);
+        // QEMU takes the option everywhere, and only KVM of x86 lets a VM execute HLT itself.
+        if kernel.arch.unwrap_or_default() != Arch::X86_64 {
+            vmms.iter_mut().filter_map(|vmm| vmm.options.as_mut()).for_each(|options| options.cpu_pm = false);
+        }
         Facts {
             host: Host::read(machine, &kernel, &processes),
             guest: Guest::read(machine, &kernel),
             timer: Timer::read(machine, &kernel),
             wanted: wanted::read(machine),
-            next_start: domain::read(machine, &vmms),
+            next_start,
             vmms,
             kernel,
         }

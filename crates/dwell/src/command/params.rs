@@ -104,6 +104,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         let version = versions.of(owner);
         described.extend(param::of_version(owner, version).filter_map(|param| Described::of(param, version)));
     }
+    let lacks = args.layer.filter(|_| described.is_empty()).and_then(|owner| kernel.arch.lacks(owner));
+    lacks.iter().for_each(|why| output::note(why));
     output::result(
         args.format.format,
         &described,

@@ -595,6 +595,21 @@ fn parameters_of_an_architecture() {
     has(&of("s390x"), &["halt_poll_max_steal"], &["guest_halt_poll_ns"]);
 }
 
+/// Only x86 has exits that a VM can do without, and only s390x a limit of steal time.
+#[test]
+fn what_other_architectures_do_not_have_is_not_found_there() {
+    let host = Copied::of("6.8.0", &[("proc/sys/kernel/arch", "aarch64")]);
+    host.kvm("500000", "2")
+        .vm(7, &["qemu-system-aarch64", "-overcommit", "cpu-pm=on", "-machine", "virt,accel=kvm"]);
+    has(
+        &host.dwell(&["doctor"]),
+        &["host polling: halt_poll_ns"],
+        &["HLT does not exit", "timers may be posted"],
+    );
+    host.file("proc/sys/kernel/arch", "s390x").file("sys/module/kvm/parameters/halt_poll_max_steal", "0");
+    has(&host.dwell(&["doctor"]), &["halt_poll_max_steal = 0: the host never polls"], &[]);
+}
+
 /// A trace of a host or of a guest: what its architecture and its halts show is said where advice is given.
 #[test]
 fn a_recording_of_another_architecture_is_not_taken_for_one_of_x86_64() {
