@@ -92,6 +92,8 @@ pub(crate) struct Order {
     events: u64,
     /// What every time is a multiple of \[ns\], as long as that is [`TICK_NS`] or more.
     step_ns: u64,
+    /// Events at the time of the one before.
+    at_once: u64,
     backwards: u64,
     /// As differences do, and times since the first event.
     begins_with_zero: bool,
@@ -123,6 +125,7 @@ impl Order {
         let place = event.cpu.and_then(|cpu| i32::try_from(cpu).ok()).map_or(event.tid, |cpu| -2 - cpu);
         let last_ns = self.last_ns.insert(place, event.time_ns).unwrap_or(0);
         self.begins_with_zero |= self.events == 0 && event.time_ns == 0;
+        self.at_once += u64::from(last_ns == event.time_ns);
         self.events += 1;
         if self.step_ns >= TICK_NS || self.step_ns == 0 {
             self.step_ns = common_divisor(self.step_ns, event.time_ns);
@@ -156,8 +159,9 @@ impl Order {
 
     /// Why the times of the text called `name` are not those of its events, if they are not.
     pub(crate) fn no_times(&self, name: &str) -> Option<String> {
-        let Order { events, step_ns, backwards, .. } = self;
-        if *events >= FEWEST_TIMES && *step_ns >= TICK_NS {
+        let Order { events, step_ns, at_once, backwards, .. } = self;
+        // Of events at such times that somebody has written by hand hardly any are at once.
+        if *events >= FEWEST_TIMES && *step_ns >= TICK_NS && at_once * 4 >= *events {
             return Some(format!(
                 "{name}: every time is a multiple of {} ms, as of a clock that counts the ticks of the timer (trace_clock \
                  `uptime`): idle times are shorter than that; record with another clock, by `trace-cmd record -C mono` or \
