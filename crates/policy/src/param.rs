@@ -575,12 +575,8 @@ impl fmt::Display for SetError {
             }
             SetError::NotInVersion { param, version } => {
                 if version.arch != Arch::X86_64 {
-                    return write!(
-                        f,
-                        "{} does not exist in {version} on {}",
-                        param.name,
-                        version.arch.name()
-                    );
+                    let (release, arch) = (version.on(Arch::X86_64), version.arch.name());
+                    return write!(f, "{} does not exist in {release} on {arch}", param.name);
                 }
                 if let Some((_, arch)) = ONLY_ON.iter().find(|(name, _)| *name == param.name) {
                     return write!(f, "{} exists on {} only", param.name, arch.name());
@@ -898,6 +894,13 @@ mod tests {
     fn the_advance_is_a_switch_since_6_10() {
         let has = |minor| Setting::defaults(Owner::Timer, Version::new(6, minor)).get("lapic_timer_advance");
         assert_eq!((has(9), has(10), has(11)), (None, Some(1), Some(1)));
+    }
+
+    #[test]
+    fn what_an_architecture_does_not_have_names_it_once() {
+        let mut host = Setting::defaults(Layer::Host, Version::new(6, 8).on(Arch::Arm64));
+        let error = host.set("halt_poll_max_steal", 5).unwrap_err().to_string();
+        assert_eq!(error, "halt_poll_max_steal does not exist in 6.8 on arm64");
     }
 
     #[test]

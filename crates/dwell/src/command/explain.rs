@@ -234,7 +234,7 @@ fn exists(param: &'static Param, base: &[Setting<Owner>], here: Option<&dyn Mach
                 "{path} is there, but by its version this kernel does not have it ({missing}): no rule is known for it"
             )
         }
-        Some(Err(missing)) => bail!("{}: {missing}", param.name),
+        Some(Err(missing)) => bail!("{missing}"),
         _ if shows(param.home) && !shows(&path) => {
             bail!("{}: this kernel does not have it: {} is there without it", param.name, param.home)
         }

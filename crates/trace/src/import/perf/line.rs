@@ -8,6 +8,7 @@
 
 use super::fields::vcpu_of;
 use crate::event::{Event, SystemCall, TracepointKind};
+use crate::host::vcpu_of_name;
 use crate::import::number::digits;
 use crate::pairing::ByNumber;
 
@@ -91,12 +92,6 @@ impl ThreadVcpus {
         }
         Ok(())
     }
-}
-
-/// `CPU 0/KVM` (QEMU), `fc_vcpu 0` (Firecracker), `vcpu0` (Cloud Hypervisor), `kvm-vcpu-0` (kvmtool).
-fn vcpu_of_name(comm: &str) -> Option<u32> {
-    let (_, id) = comm.split_once("CPU ").or_else(|| comm.split_once("vcpu"))?;
-    digits(id.trim_start_matches([' ', '-']).split('/').next()?)
 }
 
 /// The name of the events of lines with `PERF_RECORD_SWITCH_CPU_WIDE`.
