@@ -138,7 +138,7 @@ pub(crate) struct Model {
 /// The cost of a halt where none was measured.
 pub(crate) const HALT_COST: Nanos = Nanos::from_micros(20);
 
-/// A wakeup latency of a guest's halts that is too short for a host that let the vCPU sleep \[ns\]: between the 2.6 us of halts
+/// A host takes longer than this to wake a vCPU that sleeps \[ns\]: between the 2.6 us of halts
 /// that a host polled through and the 9 us of longer ones in the same guest (30 November 2026).
 const SLEEPING_HOST_NS: f64 = 5_000.0;
 
@@ -331,13 +331,14 @@ impl Model {
             ),
             Origin::Default | Origin::Given | Origin::Segments => {}
         }
-        let soon = self.wakeup_latency_origin == Origin::Recorded
+        if self.halt_cost_origin == Origin::Default
+            && self.wakeup_latency_origin == Origin::Recorded
             && self.wakeup_latency.mean_ns() < SLEEPING_HOST_NS
-            && metadata.layer == Layer::Guest;
-        if soon && self.halt_cost_origin == Origin::Default {
+            && metadata.layer == Layer::Guest
+        {
             notes.push(format!(
-                "halts end sooner than a host could wake a vCPU that it let sleep: it polls, or halts are no exits. What a \
-                 halt costs is then not the default of {}; `dwell-lab calibrate` measures it",
+                "halts end sooner than a host could wake a vCPU that sleeps: the host polls, or halts cause no VM exit. The \
+                 default halt cost of {} does not hold then; `dwell-lab calibrate` measures it",
                 dwell_report::duration(HALT_COST.get() as f64)
             ));
         }

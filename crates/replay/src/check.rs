@@ -65,7 +65,7 @@ dwell_policy::named! {
     pub enum NotPossible {
         /// The recording has no settings of its layer.
         NoSettings = "the recording does not contain the setting that was in force",
-        /// The same, and what it shows does not come of the default.
+        /// The same, and it contradicts the default.
         NotDefault = "the recording does not contain the setting that was in force, which was not the default",
         /// It has not, of enough episodes, whether the idler halted.
         NoOutcomes = "the recording does not contain which episodes halted",

@@ -23,7 +23,8 @@ fn times(step: usize) -> impl Iterator<Item = i64> + Clone {
     below.chain([LONGEST_NS]).filter(|&t| t >= SHORTEST_NS)
 }
 
-/// Every setting to try for the rule that a layer has in a version; the first is "do not poll".
+/// Every setting to try for the rule that a layer has in a version; the first is "do not poll". None where the layer has no rule
+/// in that version, as haltpoll has none on s390x.
 pub fn settings(layer: Layer, version: Version) -> Vec<Setting> {
     let mut grid = Vec::new();
     if known_version(layer, version).is_err() {

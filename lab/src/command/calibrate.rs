@@ -78,7 +78,8 @@ pub(crate) fn run(args: CalibrateArgs) -> Outcome {
     });
     if let Some(Ok(Some(before))) = path.as_deref().map(Calibration::load) {
         let kept = calibration.keep(before);
-        notes.extend(kept.iter().map(|halts| format!("{}: as they were stored before", halts.words())));
+        notes
+            .extend(kept.iter().map(|halts| format!("{}: kept from the earlier calibration", halts.words())));
     }
     // What cannot be stored is printed all the same, and what cannot be printed is stored.
     let text = serde_json::to_string_pretty(&calibration)? + "\n";

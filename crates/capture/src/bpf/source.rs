@@ -25,7 +25,7 @@ fn left_out(kind: TracepointKind, error: &TraceError) -> Option<String> {
         other => other.to_string(),
     };
     let lacks = match kind {
-        TracepointKind::Reflect => "; a CPU's window is known from its first change on",
+        TracepointKind::Reflect => "; a CPU's window is known only from its first change on",
         _ => "",
     };
     Some(why + lacks)

@@ -211,7 +211,7 @@ fn resolve(name: &str, layer: Option<Owner>) -> anyhow::Result<&'static Param> {
         [param] => Ok(param),
         [] => match related(name) {
             Some(words) => bail!(
-                "{name}: is no parameter of a rule, but decides what some do: {words}; `dwell doctor` reports what is in force"
+                "{name}: is no parameter of a rule, but changes the effect of some: {words}; `dwell doctor` reports what is in force"
             ),
             None => bail!("{name}: no such parameter; `dwell params` lists all"),
         },

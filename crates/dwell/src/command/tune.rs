@@ -221,8 +221,8 @@ pub(crate) fn advise(
     let mut notes: Vec<String> = self_check.note().into_iter().collect();
     if !recorded {
         let is_other = matches!(self_check, SelfCheck::NotPossible { why: NotPossible::NotDefault });
-        let other = "`present` is the default, which was not in force: what is recorded does not come of it. `dwell import \
-                     --in-force NAME=VALUE` gives what was";
+        let other = "`present` is the default, which was not in force: the recording contradicts it. `dwell import \
+                     --in-force NAME=VALUE` gives the setting that was";
         let unknown = "the recording does not have the setting in force; `present` is the default";
         notes.push(if is_other && layer == metadata.layer { other } else { unknown }.to_owned());
     }

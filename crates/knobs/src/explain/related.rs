@@ -1,4 +1,4 @@
-//! What is no parameter of a rule, and decides whether one has an effect.
+//! Options that are no parameters of a rule, and change the effect of some.
 
 /// Names, and what they do.
 const RELATED: [(&[&str], &str); 12] = [

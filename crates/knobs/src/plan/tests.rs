@@ -97,7 +97,7 @@ fn what_is_written_is_read() {
     }
 }
 
-/// All zeros were written.
+/// Its table had nothing but zeros.
 #[test]
 fn a_plan_from_causes_has_no_optimum() {
     let mut plan = guest_plan(&[("guest_halt_poll_ns", 50_000)]);

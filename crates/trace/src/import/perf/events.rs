@@ -164,7 +164,7 @@ impl Order {
         if *events >= FEWEST_TIMES && *step_ns >= TICK_NS && at_once * 4 >= *events {
             return Some(format!(
                 "{name}: every time is a multiple of {} ms, as of a clock that counts the ticks of the timer (trace_clock \
-                 `uptime`): idle times are shorter than that; record with another clock, by `trace-cmd record -C mono` or \
+                 `uptime`): most idle times are shorter than that; record with another clock, by `trace-cmd record -C mono` or \
                  `echo mono > trace_clock`",
                 *step_ns as f64 / 1e6
             ));
