@@ -20,6 +20,8 @@ const TURN: usize = 39;
 pub struct Idling {
     /// By number of the CPU.
     cpus: BTreeMap<u32, Around>,
+    /// From the end of a halt to the start of a segment, on all CPUs \[ns\].
+    exit_ns: u64,
     /// Of halts that a task ended, and of those that an interrupt ended.
     halts: [Halts; 2],
 }
@@ -128,12 +130,18 @@ impl Idling {
                 exit_ns: exits.unwrap_or(exit_ns),
             }
         };
-        Idling { cpus: cpus.into_iter().map(|(cpu, of)| (cpu, around(of))).collect(), halts }
+        let cpus = cpus.into_iter().map(|(cpu, of)| (cpu, around(of))).collect();
+        Idling { cpus, exit_ns: others_ns[2], halts }
+    }
+
+    /// From the end of a halt to the start of a segment \[ns\]; 0 where too few are recorded.
+    pub(super) const fn exit_ns(&self) -> u64 {
+        self.exit_ns
     }
 
     /// With all halts as the constants have them.
     pub(super) fn alike(&self) -> Idling {
-        Idling { cpus: self.cpus.clone(), halts: Default::default() }
+        Idling { halts: Default::default(), ..self.clone() }
     }
 
     pub(super) fn around(&self, cpu: u32) -> Around {
@@ -174,7 +182,7 @@ mod tests {
     impl Idling {
         /// Of CPUs that go into and out of idle states in these times.
         pub(in super::super) fn like(cpus: &[Around]) -> Idling {
-            Idling { cpus: (0..).zip(cpus.iter().copied()).collect(), halts: Default::default() }
+            Idling { cpus: (0..).zip(cpus.iter().copied()).collect(), ..Idling::default() }
         }
     }
 

@@ -819,6 +819,39 @@ fn a_seldom_halt_is_no_estimate_of_many() {
     assert_eq!(after_halt(Some(20_000)), ([20_000, 10_000, 40_000], false, true));
 }
 
+/// A halt among many polls is often one whose waker was held up, and most of those are held up afterwards, too.
+#[test]
+fn what_holds_up_the_waker_of_a_seldom_halt_is_not_the_interrupt() {
+    let mut recorded = ping_pong(5_000, 50_000, 2_000);
+    for place in 0..recorded.rows.len() {
+        let halted = place % 31 == 0;
+        recorded.rows[place].halted = Some(halted);
+        let held_up_ns = if place % 3 == 0 { 0 } else { 30_000 };
+        if let Some(before) = place.checked_sub(1) {
+            recorded.rows[before].run_ns += 1_000 + if halted { 7_000 + held_up_ns } else { 0 };
+        }
+    }
+    let predictor = Predictor::new(&recorded, &haltpoll(200_000), &[], Calibrated::default(), None);
+    let ipi = predictor.unwrap().unwrap().estimates.ipi;
+    assert_eq!([ipi.ns, ipi.low_ns, ipi.high_ns], [7_000, 7_000, 37_000]);
+}
+
+/// Where a CPU takes three times as long from a halt to the next segment, so does what is assumed of polls.
+#[test]
+fn a_slow_machine_is_assumed_to_be_slow_after_polls() {
+    let mut recorded = ping_pong(5_000, 90_000, 500);
+    let mut assumed = |exit_ns: u32| {
+        let idle = IdlePath { entry_ns: 10, exit_ns, way: Way::Halted };
+        recorded.rows.iter_mut().for_each(|row| (row.halted, row.idle) = (Some(true), Some(idle)));
+        let predictor = Predictor::new(&recorded, &Rule::NEVER, &[], Calibrated::default(), None);
+        let Estimates { after_poll, external_poll, ipi, .. } = predictor.unwrap().unwrap().estimates;
+        [after_poll, external_poll, ipi].map(|of| [of.ns, of.low_ns, of.high_ns])
+    };
+    let ipi = [5_000, 0, 20_000];
+    assert_eq!(assumed(700), [[2_000, 1_000, 4_000], [4_000, 2_000, 8_000], ipi]);
+    assert_eq!(assumed(21_000), [[6_000, 3_000, 12_000], [12_000, 6_000, 24_000], ipi]);
+}
+
 /// Where the host polls, a wakeup takes as long as a halt without what the host takes to run the vCPU. The waker's part of that,
 /// and the way out of the guest and back, are CPU time that each halt costs.
 #[test]
