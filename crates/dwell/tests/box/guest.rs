@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// On the kernel's command line: the driver wants a hint of the hypervisor else.
-const FORCED: &str = "cpuidle_haltpoll.force=1";
+pub(crate) const FORCED: &str = "cpuidle_haltpoll.force=1";
 
 /// Wakeups on both CPUs until `$load` is killed or the machine is switched off, and some of them before the script goes on.
 const LOAD: &str = "

@@ -1,5 +1,5 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US
+//! FILES`, `inside pingpong WORK_US MILLISECONDS`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US
 //! WARM_UP COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`, `inside naps CPU MEAN_US BEFORE COUNT SHAPE FILE INTO`.
 
 use dwell_lab::gaps::{GapSpec, Gaps};
@@ -11,6 +11,7 @@ use dwell_stats::SplitMix64;
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::OpenOptions;
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -35,6 +36,7 @@ pub(crate) fn run(words: &[String]) -> Option<Result<(), String>> {
             let counts = [before, count].map(|word| number(word));
             counted_naps(number(cpu), number(mean_us), counts, shape, [file, into])
         }
+        ["pingpong", work_us, ms] => ping_pong(number(work_us), number(ms)),
         ["halt", mean_us, count, shape, files] => {
             halt(number(mean_us), number(count), shape, *files == "statistics")
                 .map_err(|error| format!("the VM: {error}"))
@@ -183,6 +185,39 @@ fn counted_naps(
     let ended = read()?;
     keep("begun", begun)?;
     keep("ended", ended)
+}
+
+/// Two threads, on CPU 0 and 1, wake each other in turn, each after so much work. Prints how often there and back a second.
+fn ping_pong(work_us: u64, ms: u64) -> Result<(), String> {
+    let (work, duration) = (Duration::from_micros(work_us), Duration::from_millis(ms));
+    let works = || {
+        let until = Instant::now() + work;
+        while Instant::now() < until {}
+    };
+    let pipe = || std::io::pipe().map_err(|error| format!("a pipe: {error}"));
+    let ((mut heard, mut call), (mut answered, mut answer)) = (pipe()?, pipe()?);
+    let (begun, mut rounds) = (Instant::now(), 0u64);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            on_cpu(1)?;
+            while heard.read_exact(&mut [0]).is_ok() {
+                works();
+                answer.write_all(&[0]).map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        });
+        on_cpu(0)?;
+        while begun.elapsed() < duration {
+            works();
+            let passed = call.write_all(&[0]).and_then(|()| answered.read_exact(&mut [0]));
+            passed.map_err(|error| error.to_string())?;
+            rounds += 1;
+        }
+        drop(call);
+        Ok::<_, String>(())
+    })?;
+    println!("{:.0}", rounds as f64 / begun.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// A VM whose only vCPU halts and is interrupted, again and again; with its statistics file open, as QEMU 8.1

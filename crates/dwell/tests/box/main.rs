@@ -34,6 +34,7 @@ mod neighbour;
 mod nested;
 mod persist;
 mod power;
+mod react;
 mod soak;
 #[path = "../it/report/timeline.rs"]
 mod timeline;
@@ -74,11 +75,15 @@ const JOBS: &[(&str, Check)] = &[
     ("a_cpu_that_polls_gets_no_interrupt", module::a_cpu_that_polls_gets_no_interrupt),
     ("the_idle_driver_gives_way_to_a_neighbour", neighbour::the_idle_driver_gives_way_to_a_neighbour),
     ("the_idle_driver_tells_kvm_not_to_poll", nested::the_idle_driver_tells_kvm_not_to_poll),
+    ("an_open_loop_is_predicted", react::an_open_loop_is_predicted),
+    ("loads_that_react_are_predicted", react::loads_that_react_are_predicted),
     ("every_decision_of_haltpoll_is_the_models", guest::every_decision_of_haltpoll_is_the_models),
 ];
 
 /// Run with `--ignored`, and with `DWELL_BOX_LONG=1`: they run in real time or take minutes.
 const LONG: &[&str] = &[
+    "an_open_loop_is_predicted",
+    "loads_that_react_are_predicted",
     "a_machine_that_is_killed_starts_in_order",
     "every_timer_of_a_vcpu_is_the_models",
     "every_timer_of_a_vcpu_is_the_models_on_6_1",

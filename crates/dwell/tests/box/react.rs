@@ -1,0 +1,173 @@
+//! What a recording under one setting predicts of a load under another, beside what it does there: of one that sleeps for times of
+//! its own, and of one that waits for itself, on CPUs that run at the same time.
+
+use crate::machine::{Job, Ran};
+use dwell_testing::say;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// `guest_halt_poll_ns` and `guest_halt_poll_grow_start`: ten times what is in use. The emulated CPU takes 20 us to wake, and 10 more
+/// into and out of a poll where it is recorded.
+const SETTINGS: [[u64; 2]; 3] = [[250_000, 62_500], [500_000, 500_000], [2_000_000, 500_000]];
+
+/// How far polls, halts and polled time may be off.
+const OFF: f64 = 0.05;
+
+/// Recorded under each of three settings, predicted for the other two. Its sleeps, of 2 ms on average, are as long under each.
+pub(crate) fn an_open_loop_is_predicted(test: &str) -> Result<(), String> {
+    let script: String = SETTINGS
+        .map(|[max_ns, start_ns]| {
+            format!(
+                "echo {max_ns} >/sys/module/haltpoll/parameters/guest_halt_poll_ns
+                echo {start_ns} >/sys/module/haltpoll/parameters/guest_halt_poll_grow_start
+                inside nap 0 2000 1000000 exponential >/dev/null & load=$!
+                sleep 0.1
+                keep {max_ns} dwell record guest --source bpf --without-causes --duration 8s -o /out/{max_ns}.parquet
+                kill $load\n"
+            )
+        })
+        .concat();
+    let limit = Duration::from_secs(400);
+    let options = crate::coarse_time();
+    let ran =
+        Job { options, append: crate::guest::FORCED, cpus: 1, script: &script, limit, ..Job::default() };
+    let ran = ran.run(test)?;
+    let of = |[recorded_ns, _]: [u64; 2], [max_ns, start_ns]: [u64; 2]| {
+        ran.succeeded(&recorded_ns.to_string());
+        let [max, start] =
+            [format!("guest_halt_poll_ns={max_ns}ns"), format!("guest_halt_poll_grow_start={start_ns}ns")];
+        let file = ran.path(&format!("{recorded_ns}.parquet"));
+        dwell(&["replay", "--set", &max, "--set", &start], &file)
+    };
+    let number = |value: &Value| value.as_f64().expect("a number");
+    // Polls, halts, and time polled \[ns\], in a second.
+    let recorded = SETTINGS.map(|setting| {
+        let found = of(setting, setting);
+        let figures = found["self_check"]["figures"].as_array().expect("figures");
+        let figure = |name: &str| {
+            number(&figures.iter().find(|figure| figure["figure"] == name).expect(name)["recorded"])
+        };
+        ["polls", "halts", "polled_ns"].map(|name| figure(name) * 1e9 / number(&found["span_ns"]))
+    });
+    let mut worst = 0f64;
+    for (from, under) in SETTINGS.into_iter().enumerate() {
+        for (to, setting) in SETTINGS.into_iter().enumerate().filter(|(to, _)| *to != from) {
+            let found = of(under, setting);
+            let rows = found["results"].as_array().expect("results");
+            let row = rows.iter().find(|row| row["policy"] == "haltpoll").expect("haltpoll");
+            let per_s = 1e9 / number(&found["span_ns"]);
+            let predicted = [
+                number(&row["polls"]) * per_s,
+                number(&row["halts_per_s"]),
+                number(&row["polling_ns_per_s"]),
+            ];
+            let off: [f64; 3] = std::array::from_fn(|figure| predicted[figure] / recorded[to][figure] - 1.0);
+            say!(
+                "{test}: from {} to {} ns: polls, halts, polled ns a second {predicted:.0?}, {:.0?} recorded, off by {off:.3?}",
+                under[0],
+                setting[0],
+                recorded[to]
+            );
+            worst = off.into_iter().map(f64::abs).fold(worst, f64::max);
+        }
+    }
+    assert!(worst <= OFF, "off by {worst:.3}");
+    Ok(())
+}
+
+/// What a command says of a recording.
+fn dwell(words: &[&str], recording: &Path) -> Value {
+    let ran = Command::new(env!("CARGO_BIN_EXE_dwell"))
+        .args(words)
+        .args(["--halt-cost", "20us", "--format", "json"])
+        .arg(recording)
+        .output()
+        .expect("dwell can be run");
+    let error = String::from_utf8_lossy(&ran.stderr);
+    serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{error}"))
+}
+
+/// `guest_halt_poll_ns`: never, and the default.
+const MAXIMA: [u64; 2] = [0, 200_000];
+
+/// What each of the two does before it wakes the other \[us\]. An emulated CPU takes 40 to 70 us to wake.
+const WORK_US: [u64; 3] = [1, 20, 100];
+
+/// The governor compares, and the CPUs are woken, as on hardware. What differs is that the recorder's programs, which are emulated, too,
+/// make segments longer by 10 to 20 us: it is only looked at whether what was measured without them is in the range.
+pub(crate) fn loads_that_react_are_predicted(test: &str) -> Result<(), String> {
+    let mut failed = vec![];
+    for work_us in WORK_US {
+        let ran = [under(test, work_us, MAXIMA[0])?, under(test, work_us, MAXIMA[1])?];
+        // Of both machines: a turn under one maximum beside the next one under the other.
+        let mut faster: Vec<f64> = ran.iter().flat_map(turns).collect();
+        faster.sort_by(f64::total_cmp);
+        let faster = faster[faster.len() / 2];
+        for (from, to) in [(0, 1), (1, 0)] {
+            let speed = predicted(&ran[from], MAXIMA[to]);
+            let [middle, low, high] =
+                ["middle", "low", "high"].map(|end| speed[end].as_f64().expect("a number"));
+            let measured = if from == 0 { faster } else { 1.0 / faster };
+            say!(
+                "{test}: {work_us} us of work, from {} to {} us: {middle:.2} ({low:.2} to {high:.2}) predicted, {measured:.2} measured",
+                MAXIMA[from] / 1_000,
+                MAXIMA[to] / 1_000
+            );
+            if !(low..=high).contains(&measured) {
+                failed.push((work_us, from, to, measured, [middle, low, high]));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "outside the range: {failed:?}");
+    Ok(())
+}
+
+/// Turns under each maximum.
+const TURNS: usize = 5;
+
+/// By turn, how much more work is done under the second maximum.
+fn turns(ran: &Ran) -> impl Iterator<Item = f64> {
+    let rates: Vec<f64> =
+        ran.text("rates").lines().map(|line| line.parse().expect("a rate is a number")).collect();
+    assert_eq!(rates.len(), 2 * TURNS);
+    rates.chunks(2).map(|pair| pair[1] / pair[0]).collect::<Vec<_>>().into_iter()
+}
+
+/// Turns without a recording, and a recording under one of the maxima.
+fn under(test: &str, work_us: u64, max_ns: u64) -> Result<Ran, String> {
+    let [never, default] = MAXIMA;
+    let script = format!(
+        "max() {{ echo $1 >/sys/module/haltpoll/parameters/guest_halt_poll_ns; inside pingpong {work_us} 100 >/dev/null; }}
+        for turn in $(seq {TURNS}); do
+            max {never}; inside pingpong {work_us} 400 >>/out/rates
+            max {default}; inside pingpong {work_us} 400 >>/out/rates
+        done
+        max {max_ns}
+        inside pingpong {work_us} 9000 >/dev/null & load=$!
+        sleep 0.4
+        keep record dwell record guest --duration 2s -o /out/guest.parquet
+        kill $load"
+    );
+    let job = Job {
+        options: &["-accel", "tcg,thread=multi"],
+        append: crate::guest::FORCED,
+        script: &script,
+        ..Job::default()
+    };
+    let ran = job.run_again(test, 4)?;
+    ran.succeeded("record");
+    Ok(ran)
+}
+
+/// What `tune` says of the speed under another maximum, all else being as recorded.
+fn predicted(ran: &Ran, max_ns: u64) -> Value {
+    const MAXIMUM: &str = "guest_halt_poll_ns";
+    let tune = dwell(&["tune", "--despite-self-check"], &ran.path("guest.parquet"));
+    let settings = tune["work"]["settings"].as_array().expect("a table of work");
+    let mut wanted = settings[0]["setting"].clone();
+    wanted[MAXIMUM] = max_ns.into();
+    let row = settings.iter().find(|row| row["setting"] == wanted).expect("the maximum is in the table");
+    row["speed"].clone()
+}
