@@ -221,7 +221,7 @@ impl Estimates {
         let host_poll = Estimate::of(host_polls).filter(|_| is_stacked);
         let of_halt = |assumed| host_poll.map_or(assumed, Estimate::and_halt_of_host);
         let assumed = known.after_halt.map_or_else(|| of_halt(assumed_of.after_halt), Estimate::calibrated);
-        let ipi = known.ipi.map_or_else(|| up_to(assumed_of.ipi, &after_waking), Estimate::calibrated);
+        let ipi = known.ipi.map_or(assumed_of.ipi, Estimate::calibrated);
         let of_polls = |late: &Late| {
             Estimate::of(late.polls.clone()).filter(|_| !are_rare(late.polls.len(), late.halted()))
         };
@@ -244,7 +244,7 @@ impl Estimates {
             .map(|by| pooled(by.added))
             .or_else(|| of_halts(&after_waking, After::NoState).map(AddedByHalts::interrupt))
             .or_else(|| of_waker(after_host_poll, known.by_host.exit_and_entry?))
-            .unwrap_or(ipi);
+            .unwrap_or_else(|| within(ipi, &after_waking));
         // Long segments have more to lose, without the interrupts that they send: of a server in Python it was 32 us, of fio 6.
         let runs = each.swap_remove(0).runs.into_iter();
         let runs = runs.map(|(ns, wakes)| ns.saturating_sub(if wakes { ipi.ns } else { 0 })).collect();
@@ -452,12 +452,19 @@ pub(crate) fn halt_latency(segments: &Segments) -> Option<Nanos> {
     Some(Nanos(Estimate::of(late.collect())?.ns))
 }
 
-/// What an interrupt is assumed to cost the waker, which may be as much as wakers run after they have woken a CPU that halted: the
-/// median of the task that runs shortest then. In a nested guest without hardware help it was 70 us.
-fn up_to(assumed: Estimate, after_waking: &Lengths<'_>) -> Estimate {
+/// What an interrupt is assumed to cost the waker: no more than wakers run after they have woken a CPU that halted, the median of the
+/// task that runs shortest then, of which less than 2 us were seen. The upper end may be as much, which in a nested guest without
+/// hardware help was 70 us.
+fn within(assumed: Estimate, after_waking: &Lengths<'_>) -> Estimate {
     let halted = after_waking.iter().filter(|((_, after), _)| *after == After::Halt);
     let shortest = halted.filter_map(|(_, lengths)| Estimate::of(lengths.clone())).map(|of| of.ns).min();
-    Estimate { high_ns: assumed.high_ns.max(shortest.unwrap_or(0)), ..assumed }
+    let most = |ns: u64| ns.min(shortest.unwrap_or(ns));
+    Estimate {
+        ns: most(assumed.ns),
+        low_ns: most(assumed.low_ns),
+        high_ns: assumed.high_ns.max(shortest.unwrap_or(0)),
+        ..assumed
+    }
 }
 
 /// What each segment's CPU did right before it, by the recording or else by the rule that was in force.
