@@ -204,8 +204,8 @@ impl ByWork {
                 percent(gain.share.high)
             )
         });
-        match self.advice.verdict {
-            Conclusion::Change => format!("set {differing}: by work, {gain}"),
+        let words = match self.advice.verdict {
+            Conclusion::Change => return format!("set {differing}: by work, {gain}"),
             Conclusion::AlreadyBest => {
                 "leave it: by work, of all settings tried the present one is best on the first half"
                     .to_owned()
@@ -230,7 +230,35 @@ impl ByWork {
                 "leave it: by work, with {differing} less work would be done, and a unit of it would take no less CPU time, its \
                  segments included: {gain}"
             ),
+        };
+        words + &self.faster().unwrap_or_default()
+    }
+
+    /// What setting of those shown does more work for certain, and how much a halt would have to cost for it to cost less: a price
+    /// says nothing of how long the work takes.
+    fn faster(&self) -> Option<String> {
+        let (present, others) = self.advice.settings.split_first()?;
+        if self.goal.figure() != Figure::Cost {
+            return None;
         }
+        let faster = others.iter().filter(|row| row.work.speed.low > 1.0);
+        // Of those that hardly differ the first one, the default if it is among them.
+        let fastest = faster.clone().map(|row| row.work.speed.middle).fold(1.0, f64::max);
+        let row = faster.into_iter().find(|row| row.work.speed.middle > 0.98 * fastest)?;
+        // For a unit of work, which the present setting does one of in the same time \[s\].
+        let [polled_s, halts] = [|of: &Work| of.polled_s.middle, |of: &Work| of.halts_per_s.middle]
+            .map(|of| (of(&row.work) / row.work.speed.middle, of(&present.work)));
+        let even_s = (polled_s.0 - polled_s.1) / (halts.1 - halts.0);
+        let dearer = (halts.1 > halts.0 && even_s > 0.0).then(|| {
+            format!("; a unit costs less there if a halt costs more than {}", duration(even_s * 1e9))
+        });
+        Some(format!(
+            ". With {} the load does {} ({}) times the work a second{}",
+            row.setting.differing_from(&Values::from(&self.present)),
+            ratio(row.work.speed.middle),
+            between(row.work.speed, ratio),
+            dearer.unwrap_or_default()
+        ))
     }
 
     /// The plan with what is predicted by work.

@@ -10,8 +10,8 @@ use dwell_recording::{
 use std::fmt::Write;
 use std::path::Path;
 
-/// Two tasks on a CPU each that wake each other after 5 us of work, and run 1.8 us after they are woken, as ftrace writes it.
-fn ping_pong(rounds: u64) -> String {
+/// Two tasks on a CPU each that wake each other after 5 us of work, and run so long after they are woken, as ftrace writes it.
+fn ping_pong(rounds: u64, late_ns: u64) -> String {
     let tasks = [("client", 101), ("server", 102)];
     let mut text = String::new();
     let mut line = |cpu: usize, (comm, tid): (&str, i32), at_ns: u64, event: &str| {
@@ -25,7 +25,7 @@ fn ping_pong(rounds: u64) -> String {
         )
     };
     for number in 0..2 * rounds {
-        let at_ns = number * 6_800;
+        let at_ns = number * (5_000 + late_ns);
         let cpu = usize::from(number % 2 == 1);
         let (own, peer) = (tasks[cpu], tasks[1 - cpu]);
         let idle = (["swapper/0", "swapper/1"][cpu], 0);
@@ -38,12 +38,16 @@ fn ping_pong(rounds: u64) -> String {
     text
 }
 
-/// A recording of them, and the folder that it is in.
+/// A recording of them where they poll, and the folder that it is in.
 fn recording() -> (Inputs, String) {
+    recording_under("guest_halt_poll_ns=200us", 1_800)
+}
+
+fn recording_under(setting: &str, late_ns: u64) -> (Inputs, String) {
     let inputs = Inputs::new();
-    let trace = inputs.write("trace.txt", &ping_pong(3_000));
+    let trace = inputs.write("trace.txt", &ping_pong(3_000, late_ns));
     let recording = inputs.text("idle.parquet");
-    let in_force = ["--kernel", "6.18.0", "--in-force", "guest_halt_poll_ns=200us"];
+    let in_force = ["--kernel", "6.18.0", "--in-force", setting];
     done(&[&["import", &trace, "--layer", "guest", "-o", &recording], &in_force[..]].concat());
     (inputs, recording)
 }
@@ -121,6 +125,27 @@ fn a_trace_with_causes_shows_what_settings_do_to_the_work() {
     let constants = &work["constants"];
     assert!(constants["after_poll"]["seen"].as_u64() > Some(5_000) && constants["after_poll"]["ns"] == 1_800);
     assert!(constants["after_halt"]["seen"] == 0 && constants["ipi"]["seen"] == 0, "{constants:#}");
+}
+
+/// Where a halt costs less than the polling that takes its place, the price is against polling, and the work is not.
+#[test]
+fn what_does_more_work_is_named_where_it_is_not_advised() {
+    let (_folder, recording) = recording_under("guest_halt_poll_ns=0", 25_000);
+    let advice = |halt_cost: &str| {
+        let json = done(&["tune", &recording, "--halt-cost", halt_cost, "--format", "json"]);
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        json["advice"].as_str().unwrap().to_owned()
+    };
+    let (cheap, dear) = (advice("1us"), advice("20us"));
+    assert!(
+        dear.starts_with("set guest_halt_poll_ns=") && !dear.contains("a unit costs less there"),
+        "{dear}"
+    );
+    let (_, faster) = cheap.split_once(". With guest_halt_poll_ns=200000 the load does ").expect(&cheap);
+    assert!(cheap.starts_with("leave it: by work, ") && faster.starts_with("5."), "{cheap}");
+    // 2 us until the other begins and the 4 us of its work that are not the halt's.
+    let (_, at) = faster.split_once("; a unit costs less there if a halt costs more than ").expect(&cheap);
+    assert!(at.ends_with(" us") && (5.0..8.0).contains(&at[..4].parse::<f64>().unwrap()), "{cheap}");
 }
 
 /// Two threads that wait in `poll` and wake each other after 5 us of work, 20 us before the other runs, which takes them 6 us,
