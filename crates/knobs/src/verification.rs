@@ -148,6 +148,11 @@ impl Work {
         (before > 0.0).then_some(Interval { low, value, high })
     }
 
+    /// The cost of a unit over what it cost before.
+    pub fn cost(&self) -> Option<Interval> {
+        self.gain().map(cost_after)
+    }
+
     /// `20,627 requests/s for 58,398 (-65 %)`.
     fn words(&self) -> String {
         let value = |measured: Option<Interval>| measured.map_or(f64::NAN, |measured| measured.value);
@@ -320,26 +325,24 @@ impl Evidence<'_> {
     /// How what was measured is outside what a plan from causes predicts. Of what only goes along with work one is
     /// enough that agrees.
     fn outside_by_work(&self, speed: Interval, work: &[&Work]) -> Vec<String> {
-        let outside =
-            |name: &str, predicted: Interval, of: fn(&Work) -> Option<Interval>, text: fn(f64) -> String| {
-                let measured: Vec<Interval> = work.iter().filter_map(|work| of(work)).collect();
-                let agrees = |is: &Interval| is.low <= predicted.high && is.high >= predicted.low;
-                let first = measured.last().filter(|_| !measured.iter().any(agrees))?;
-                Some(format!(
-                    "{name}: {} measured, {} ({} to {}) predicted",
-                    text(first.value),
-                    text(predicted.value),
-                    text(predicted.low),
-                    text(predicted.high)
-                ))
-            };
-        let speed = outside("work a second, after / before", speed, |work| work.ratio, number::ratio);
-        let gain = self
-            .effect
-            .gain
-            .and_then(|gain| outside("less for a unit of work", gain.share, Work::gain, number::percent));
-        speed.into_iter().chain(gain).collect()
+        let outside = |name: &str, predicted: Interval, of: fn(&Work) -> Option<Interval>| {
+            let measured: Vec<Interval> = work.iter().filter_map(|work| of(work)).collect();
+            let agrees = |is: &Interval| is.low <= predicted.high && is.high >= predicted.low;
+            let first = measured.last().filter(|_| !measured.iter().any(agrees))?;
+            let [is, value, low, high] =
+                [first.value, predicted.value, predicted.low, predicted.high].map(number::ratio);
+            Some(format!("{name}, after / before: {is} measured, {value} ({low} to {high}) predicted"))
+        };
+        let speed = outside("work a second", speed, |work| work.ratio);
+        let gain = self.effect.gain;
+        let cost = gain.and_then(|gain| outside("cost of a unit", cost_after(gain.share), Work::cost));
+        speed.into_iter().chain(cost).collect()
     }
+}
+
+/// What is left of a cost that became less by this share.
+pub fn cost_after(gain: Interval) -> Interval {
+    Interval { low: 1.0 - gain.high, value: 1.0 - gain.value, high: 1.0 - gain.low }
 }
 
 impl Compared {

@@ -122,7 +122,7 @@ fn a_plan_from_causes_is_judged_by_the_work_that_it_predicts() {
     assert_eq!(why, ["work a second, after / before: 1.50 measured, 3.00 (2.10 to 3.60) predicted"]);
     let (verdict, why) = verify(30_000.0, 6e8);
     assert_eq!(verdict, Verdict::NotAsPredicted);
-    assert_eq!(why, ["less for a unit of work: 50.0 % measured, 25.0 % (10.0 % to 40.0 %) predicted"]);
+    assert_eq!(why, ["cost of a unit, after / before: 0.50 measured, 0.75 (0.60 to 0.90) predicted"]);
     assert_eq!(verify(9_000.0, 1e8).0, Verdict::Regression, "less work");
     assert_eq!(verify(10_000.0, 8e8).0, Verdict::Regression, "a unit costs twice as much");
 }

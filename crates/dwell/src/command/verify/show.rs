@@ -4,7 +4,7 @@ use crate::failure::Outcome;
 use crate::output::{self, Format};
 use crate::state::title;
 use dwell_knobs::journal::{Change, Id};
-use dwell_knobs::verification::{Compared, Figure, Unit, Verdict, Verification, Work};
+use dwell_knobs::verification::{Compared, Figure, Unit, Verdict, Verification, Work, cost_after};
 use dwell_report::{Cell, Column, Table, duration, measured, number_of, percent, rounded};
 use dwell_stats::{Interval, MIN_ROUNDS};
 use serde::Serialize;
@@ -39,31 +39,31 @@ fn gain_of_a_unit(change: &Change) -> Option<Interval> {
 
 /// The work that was measured, beside what a plan from causes predicts of it.
 fn by_work(speed: Option<Interval>, gain: Option<Interval>, work: &[Work]) -> Option<String> {
-    let range = |of: Interval, words: fn(f64) -> String| match of.limits() {
-        Some([low, high]) => format!("{} ({} to {})", words(of.value), words(low), words(high)),
-        None => words(of.value),
+    let range = |of: Interval| match of.limits() {
+        Some(limits) => {
+            let [value, low, high] = [of.value, limits[0], limits[1]].map(dwell_report::ratio);
+            format!("{value} ({low} to {high})")
+        }
+        None => dwell_report::ratio(of.value),
     };
-    let beside =
-        |predicted: Option<Interval>, of: fn(&Work) -> Option<Interval>, words: fn(f64) -> String| {
-            let each = work.iter().filter_map(|work| {
-                of(work).map(|is| format!("{} by {}", range(is, words), work.unit.many()))
-            });
-            let measured = each.collect::<Vec<_>>().join(", ");
-            match predicted {
-                Some(predicted) if measured.is_empty() => {
-                    format!("{} predicted, not measured", range(predicted, words))
-                }
-                Some(predicted) => format!("{} predicted, {measured} measured", range(predicted, words)),
-                None => measured,
-            }
-        };
+    let beside = |predicted: Option<Interval>, of: fn(&Work) -> Option<Interval>| {
+        let each = work
+            .iter()
+            .filter_map(|work| of(work).map(|is| format!("{} by {}", range(is), work.unit.many())));
+        let measured = each.collect::<Vec<_>>().join(", ");
+        match predicted {
+            Some(predicted) if measured.is_empty() => format!("{} predicted, not measured", range(predicted)),
+            Some(predicted) => format!("{} predicted, {measured} measured", range(predicted)),
+            None => measured,
+        }
+    };
     let is_known = work.iter().any(|work| work.ratio.is_some());
     (is_known || speed.is_some()).then(|| {
-        let speed = beside(speed, |work| work.ratio, dwell_report::ratio);
-        let gain = beside(gain, Work::gain, percent);
+        let speed = beside(speed, |work| work.ratio);
+        let cost = beside(gain.map(cost_after), Work::cost);
         // Not known where the thread used no CPU time.
-        let gain = if gain.is_empty() { gain } else { format!("; less for a unit of work: {gain}") };
-        format!("Work a second, after / before: {speed}{gain}.")
+        let cost = if cost.is_empty() { cost } else { format!("; cost of a unit: {cost}") };
+        format!("After / before: work a second {speed}{cost}.")
     })
 }
 
@@ -113,8 +113,9 @@ fn verdict(verification: &Verification) -> String {
     let words = verification.verdict.words();
     if verification.verdict == Verdict::NotEnoughRounds {
         let complete = verification.rounds;
+        let needed_s = (verification.elapsed_s / f64::from(complete.max(1)) * MIN_ROUNDS as f64).ceil();
         return format!(
-            "{words}: {complete} complete, at least {MIN_ROUNDS} are needed; use a longer --budget or a shorter --turn"
+            "{words}: {complete} complete, at least {MIN_ROUNDS} are needed; use --budget {needed_s:.0}s or more, or a shorter --turn"
         );
     }
     match verification.why.join("; ") {
@@ -251,11 +252,11 @@ mod tests {
         };
         let words = |speed, gain, work: &[Work]| by_work(speed, gain, work);
         let known = [work];
-        assert_eq!(words(None, None, &known).unwrap(), "Work a second, after / before: 1.00 by requests.");
+        assert_eq!(words(None, None, &known).unwrap(), "After / before: work a second 1.00 by requests.");
         assert_eq!(
             words(Some(interval(1.1)), Some(interval(0.2)), &known).unwrap(),
-            "Work a second, after / before: 1.10 predicted, 1.00 by requests measured; less for a unit of work: 20.0 % \
-             predicted, not measured."
+            "After / before: work a second 1.10 predicted, 1.00 by requests measured; cost of a unit: 0.80 predicted, not \
+             measured."
         );
         assert_eq!(words(None, None, &[]), None);
     }
