@@ -121,7 +121,7 @@ impl<W: Write + Send> Timers<'_, W> {
         reader.summary.episodes = rows.timers() + rows.exits();
         if rows.exits() == 0 {
             return Err(ImportError::NoEpisodes(format!(
-                "{}: no VM exits in {}; {}",
+                "{}: no VM exits, each from a kvm_exit to the next kvm_entry, in {}; {}",
                 self.name,
                 reader.summary.lines_in_words(),
                 how_to_record(&reader.summary)

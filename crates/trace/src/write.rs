@@ -26,7 +26,7 @@ pub struct Overlaps {
 #[derive(Debug, Default)]
 pub(crate) struct OverlapCheck {
     ends: Ends,
-    overlaps: Overlaps,
+    overlaps: Option<Overlaps>,
 }
 
 impl OverlapCheck {
@@ -40,16 +40,14 @@ impl OverlapCheck {
         line: Option<u64>,
     ) {
         if self.ends.overlaps(idler.index(), start_ns, idle_ns, tolerance_ns) {
-            if self.overlaps.episodes == 0 {
-                self.overlaps = Overlaps { episodes: 0, idler: name.to_owned(), start_ns, line };
-            }
-            self.overlaps.episodes += 1;
+            let first = || Overlaps { episodes: 0, idler: name.to_owned(), start_ns, line };
+            self.overlaps.get_or_insert_with(first).episodes += 1;
         }
     }
 
     /// What was found; `None` if nothing.
     pub(crate) fn overlaps(&self) -> Option<&Overlaps> {
-        (self.overlaps.episodes > 0).then_some(&self.overlaps)
+        self.overlaps.as_ref()
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! What does not fit is an error with its line and column; nothing is guessed and nothing is left out.
 
-use super::{ImportError, ImportSummary, Input, Place, excerpt};
+use super::{EventSpan, ImportError, ImportSummary, Input, Place, excerpt};
 use crate::write::OverlapCheck;
 use ::csv::ByteRecord;
 use dwell_policy::Layer;
@@ -45,7 +45,7 @@ pub fn import<W: Write + Send>(
     let header = Header::read(&mut input)?;
     let mut place = input.place();
     let mut fields = Fields::with(header.separator);
-    let mut overlaps = OverlapCheck::default();
+    let mut checks = (OverlapCheck::default(), EventSpan::default());
     let mut is_part = false;
     loop {
         place.line = input.line() + 1;
@@ -62,7 +62,7 @@ pub fn import<W: Write + Send>(
             let what = format!("{place} has {found} fields, the first has {wanted}: `{text}`");
             return Err(ImportError::Refused(what));
         }
-        push(&header, &fields, idler, &place, writer, &mut overlaps)?;
+        push(&header, &fields, idler, &place, writer, &mut checks)?;
         summary.episodes += 1;
     }
     summary.lines = input.line();
@@ -75,7 +75,8 @@ pub fn import<W: Write + Send>(
         let what = "the last line has no line break: if the file was cut off there, its last number may be too small";
         summary.note(metadata, what.to_owned());
     }
-    summary.set_overlaps(overlaps.overlaps(), metadata);
+    summary.set_overlaps(checks.0.overlaps(), metadata);
+    summary.note_hole(checks.1, metadata);
     summary.format = "a table".to_owned();
     if metadata.source.tool.is_empty() {
         metadata.source.tool = "csv".to_owned();
@@ -89,7 +90,7 @@ fn push<W: Write + Send>(
     idler: &str,
     place: &Place,
     writer: &mut Writer<W>,
-    overlaps: &mut OverlapCheck,
+    (overlaps, span): &mut (OverlapCheck, EventSpan),
 ) -> Result<(), ImportError> {
     let mut episode = Episode::new(idler, 0, 0);
     let mut handlers: Vec<&str> = Vec::new();
@@ -114,13 +115,14 @@ fn push<W: Write + Send>(
         handlers.extend(ready.split(',').map(str::trim));
         episode.ready = Some(&handlers);
     }
-    if episode.start_ns.checked_add(episode.idle_ns).is_none() {
+    let Some(end_ns) = episode.start_ns.checked_add(episode.idle_ns) else {
         let text = episode.idle_ns.to_string();
         return Err(place.field("idle_ns", text.as_bytes(), "ends the episode after 2^64 - 1 ns"));
-    }
+    };
     let write = |error| place.write_error(error);
     let idler = writer.idler(episode.idler).map_err(write)?;
     writer.push_numbered(idler, &episode).map_err(write)?;
+    span.add(episode.start_ns, end_ns);
     overlaps.check((idler, episode.idler), (episode.start_ns, episode.idle_ns), 0, Some(place.line));
     Ok(())
 }
@@ -141,10 +143,7 @@ impl Place {
             WriteError::HandlerName { handler, .. } => {
                 self.field("ready", handler.as_bytes(), "is no name of a handler")
             }
-            source => {
-                let what = format!("cannot write the episode of line {}", self.line);
-                ImportError::Write { what, source }
-            }
+            source => self.not_written(source),
         }
     }
 }
@@ -283,25 +282,19 @@ impl<'a> Field<'a> {
         }
         // pandas writes a column that has a gap as floating-point numbers. `1.000` may be a thousand.
         let whole = self.text.strip_suffix(b".0").filter(|whole| !whole.is_empty()).unwrap_or(self.text);
-        let mut number: u64 = 0;
-        for &byte in whole {
-            if !byte.is_ascii_digit() {
-                return Err(self.error("is not a whole number of nanoseconds, in digits"));
-            }
-            let next = number.checked_mul(10).and_then(|ten| ten.checked_add(u64::from(byte - b'0')));
-            number = next.ok_or_else(|| self.error("is more than 2^64 - 1"))?;
+        if !whole.iter().all(u8::is_ascii_digit) {
+            return Err(self.error("is not a whole number of nanoseconds, in digits"));
         }
-        Ok(Some(number))
+        let add = |number: u64, digit| number.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+        let number = whole.iter().copied().try_fold(0, add);
+        number.map(Some).ok_or_else(|| self.error("is more than 2^64 - 1"))
     }
 
     fn flag(&self) -> Result<Option<bool>, ImportError> {
-        match self.text {
-            b"" => Ok(None),
-            b"1" | b"1.0" => Ok(Some(true)),
-            b"0" | b"0.0" => Ok(Some(false)),
-            text if text.eq_ignore_ascii_case(b"nan") => Ok(None),
-            text if text.eq_ignore_ascii_case(b"true") => Ok(Some(true)),
-            text if text.eq_ignore_ascii_case(b"false") => Ok(Some(false)),
+        match self.text.to_ascii_lowercase().as_slice() {
+            b"" | b"nan" => Ok(None),
+            b"1" | b"1.0" | b"true" => Ok(Some(true)),
+            b"0" | b"0.0" | b"false" => Ok(Some(false)),
             _ => Err(self.error("is neither `true` nor `false`")),
         }
     }
@@ -315,10 +308,7 @@ impl<'a> Field<'a> {
     }
 
     fn string(&self) -> Result<Option<&'a str>, ImportError> {
-        match std::str::from_utf8(self.text) {
-            Ok("") => Ok(None),
-            Ok(text) => Ok(Some(text)),
-            Err(_) => Err(self.error("is not UTF-8")),
-        }
+        let text = std::str::from_utf8(self.text).map_err(|_| self.error("is not UTF-8"))?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
     }
 }

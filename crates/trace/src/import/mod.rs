@@ -90,11 +90,9 @@ pub const NOTES: &str = "dwell.notes";
 impl ImportSummary {
     /// How many lines were read, and which events are in them.
     pub fn lines_in_words(&self) -> String {
-        let list = |counts: &BTreeMap<String, u64>| match counts.is_empty() {
-            true => "none".to_owned(),
-            false => {
-                counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
-            }
+        let list = |counts: &BTreeMap<String, u64>| {
+            let all: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            if all.is_empty() { "none".to_owned() } else { all.join(", ") }
         };
         let (used, ignored) = (list(&self.used), list(&self.ignored));
         format!("{} lines; events of use: {used}, others: {ignored}", self.lines)
@@ -133,8 +131,23 @@ impl ImportSummary {
         metadata.source.tool = tool;
         metadata.source.events = self.used.keys().cloned().collect();
         metadata.recorded = span.0;
+        self.note_hole(span, metadata);
         metadata.lost = self.lost.clone();
         self.note_incomplete(metadata);
+    }
+
+    /// Most of the time is without events, and that is longer than any machine idles.
+    fn note_hole<O>(&mut self, EventSpan(all, hole): EventSpan, metadata: &mut Metadata<O>) {
+        const LONG_NS: u64 = 60_000_000_000;
+        if let Some((all, hole)) = all.zip(hole).filter(|(all, hole)| hole.ns() >= LONG_NS.max(all.ns() / 2))
+        {
+            let [hole_s, all_s, from_s] = [hole.ns(), all.ns(), hole.start_ns].map(|ns| ns as f64 / 1e9);
+            let note = format!(
+                "nothing is in the text for {hole_s:.0} of {all_s:.0} s, from {from_s} s on: a clock that was set, a machine that \
+                 was suspended, or two traces; rates and shares are of all of this time"
+            );
+            self.note(metadata, note);
+        }
     }
 
     fn use_event(&mut self, name: &str) {
@@ -154,24 +167,29 @@ impl ImportSummary {
     }
 }
 
-/// From the first event of a text to the last, of any kind: for so long at least the recorder watched.
+/// From the first event of a text to the last, of any kind: for so long at least the recorder watched; and the longest time
+/// in it without any.
 #[derive(Clone, Copy, Debug, Default)]
-struct EventSpan(Option<TimeRecorded>);
+struct EventSpan(Option<TimeRecorded>, Option<TimeRecorded>);
 
 impl EventSpan {
-    fn add(&mut self, time_ns: u64) {
-        let TimeRecorded { start_ns, end_ns } =
-            self.0.unwrap_or(TimeRecorded { start_ns: time_ns, end_ns: time_ns });
-        self.0 = Some(TimeRecorded { start_ns: start_ns.min(time_ns), end_ns: end_ns.max(time_ns) });
+    /// Takes the next event, or an idle time.
+    fn add(&mut self, start_ns: u64, end_ns: u64) {
+        let all = self.0.get_or_insert(TimeRecorded { start_ns, end_ns });
+        let hole = TimeRecorded { start_ns: all.end_ns, end_ns: start_ns };
+        self.1 = self.1.filter(|hole| end_ns <= hole.start_ns || start_ns >= hole.end_ns);
+        if hole.ns() > self.1.map_or(0, TimeRecorded::ns) {
+            self.1 = Some(hole);
+        }
+        *all = all.with(Some(start_ns), Some(end_ns));
     }
 }
 
 fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
-    match counts.get_mut(name) {
-        Some(count) => *count += 1,
-        None => {
-            counts.insert(name.to_owned(), 1);
-        }
+    if let Some(count) = counts.get_mut(name) {
+        *count += 1;
+    } else {
+        counts.insert(name.to_owned(), 1);
     }
 }
 

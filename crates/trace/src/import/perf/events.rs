@@ -121,7 +121,7 @@ const LEAST_IN_ORDER: u64 = 100;
 
 impl Order {
     pub(crate) fn add(&mut self, event: &TextEvent<'_>, line: u64) {
-        self.span.add(event.time_ns);
+        self.span.add(event.time_ns, event.time_ns);
         let place = event.cpu.and_then(|cpu| i32::try_from(cpu).ok()).map_or(event.tid, |cpu| -2 - cpu);
         let last_ns = self.last_ns.insert(place, event.time_ns).unwrap_or(0);
         self.begins_with_zero |= self.events == 0 && event.time_ns == 0;

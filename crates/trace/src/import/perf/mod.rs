@@ -393,20 +393,27 @@ impl<W: Write + Send> Episodes<'_, W> {
         written.map_err(|source| Place { name: name.clone(), line }.not_written(source))
     }
 
-    /// That the architecture is not known, where it matters.
-    fn assumed(&self, summary: &ImportSummary) -> Option<String> {
-        let used = |kind| summary.used.keys().any(|name| TracepointKind::from_name(name) == Some(kind));
+    /// That the architecture is not known, or not that of the header, where it matters.
+    fn assumed(&self, reader: &EventReader) -> Option<String> {
+        let used =
+            |kind| reader.summary.used.keys().any(|name| TracepointKind::from_name(name) == Some(kind));
         let matters = match self.choice.as_ref()?.layer {
             Layer::Guest => used(TracepointKind::CpuIdle),
             Layer::Iothread => used(TracepointKind::AnyEnter),
             _ => false,
         };
-        (matters && !self.arch_is_known).then(|| {
-            format!(
-                "the text does not say of which architecture it is; {} is assumed (--arch, or perf script --header)",
-                machine(self.arch)
-            )
-        })
+        let assumed = machine(self.arch);
+        match reader.arch() {
+            _ if !matters => None,
+            _ if !self.arch_is_known => Some(format!(
+                "the text does not say of which architecture it is; {assumed} is assumed (--arch, or perf script --header)"
+            )),
+            Some(named) if Some(named) != self.arch => Some(format!(
+                "the text is of {} by its header, and read as of {assumed}, which --arch gives",
+                named.machine()
+            )),
+            _ => None,
+        }
     }
 
     fn finish(mut self, mut reader: EventReader) -> Result<ImportSummary, ImportError> {
@@ -416,7 +423,7 @@ impl<W: Write + Send> Episodes<'_, W> {
         }
         let lines = reader.summary.lines;
         self.write(&mut reader.summary, lines)?;
-        let assumed = self.assumed(&reader.summary);
+        let assumed = self.assumed(&reader);
         let Episodes { choice, episodes, writer, name, arch, arch_is_known, options, .. } = self;
         let chosen = choice.as_ref().map(|choice| choice.layer);
         let of = |layer| chosen == Some(layer);

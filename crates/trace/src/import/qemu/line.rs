@@ -30,6 +30,8 @@ pub(super) struct Stamp {
     pub(super) ns: u64,
     pub(super) resolution_ns: u64,
     pub(super) tid: Option<i32>,
+    /// The process, where the line has that and no thread.
+    pub(super) pid: Option<i32>,
     pub(super) clock: Clock,
 }
 
@@ -45,7 +47,7 @@ pub(super) enum Clock {
 
 impl Stamp {
     const fn day(ns: u64, resolution_ns: u64, tid: Option<i32>) -> Stamp {
-        Stamp { ns, resolution_ns, tid, clock: Clock::Day }
+        Stamp { ns, resolution_ns, tid, pid: None, clock: Clock::Day }
     }
 }
 
@@ -132,7 +134,7 @@ fn simple(after: &str) -> Option<(Stamp, &str)> {
     let part: u64 = if nanos.len() == 3 { digits(nanos)? } else { return None };
     let ns = digits::<u64>(micros)?.checked_mul(1_000)?.checked_add(part)?;
     let ns = if time.starts_with('-') { ns.wrapping_neg() } else { ns };
-    Some((Stamp { ns, resolution_ns: 1, tid: None, clock: Clock::Before }, fields))
+    Some((Stamp { ns, resolution_ns: 1, tid: None, pid: None, clock: Clock::Before }, fields))
 }
 
 /// An event in `simpletrace.py`'s output of which only the time counts.
@@ -173,7 +175,7 @@ fn lttng<'a>(before: &str, after: &'a str) -> Option<(Stamp, &'a str)> {
         None => (seconds_of_day(whole)?, Clock::Other),
     };
     let ns = seconds.checked_mul(1_000_000_000)?.checked_add(part)?;
-    Some((Stamp { ns, resolution_ns: 1, tid: tid.flatten(), clock }, own))
+    Some((Stamp { ns, resolution_ns: 1, tid: tid.flatten(), pid: None, clock }, own))
 }
 
 /// `name=value name=value` and `name = value, name = value` as the log has it: `name value name value`.
@@ -272,7 +274,7 @@ fn stamp(before: &str) -> Option<(Option<Stamp>, bool)> {
 fn marked(before: &str) -> Option<Stamp> {
     let EventLine::Event(event) = EventLine::parse(before) else { return None };
     let tid = Some(event.tid).filter(|&tid| tid != Event::UNKNOWN_ID);
-    Some(Stamp { ns: event.time_ns, resolution_ns: event.resolution_ns, tid, clock: Clock::Other })
+    Some(Stamp { ns: event.time_ns, resolution_ns: event.resolution_ns, tid, pid: None, clock: Clock::Other })
 }
 
 /// What QEMU itself stamps a line with. Before it may be what a container's log has.
@@ -289,12 +291,10 @@ fn own_stamp(before: &str) -> Option<Stamp> {
             // SystemTap has the process, and no thread.
             let of_process = || {
                 let (pid, ns) = last_word(before.trim_end()).split_once('@')?;
-                digits::<u64>(pid).and(digits(ns))
+                Some(Stamp { pid: Some(digits(pid)?), ..Stamp::day(digits(ns)?, 1, None) })
             };
-            match of_process() {
-                Some(ns) => Some(Stamp::day(ns, 1, None)),
-                None => Some(Stamp::day(before.rsplit(' ').find_map(date)?, RESOLUTION_NS, None)),
-            }
+            let of_date = || Some(Stamp::day(before.rsplit(' ').find_map(date)?, RESOLUTION_NS, None));
+            of_process().or_else(of_date)
         }
     }
 }
@@ -307,8 +307,7 @@ fn last_word(text: &str) -> &str {
 /// The time that the syslog or `journalctl` writes: `Nov 25 10:00:00.123456` (`-o short-precise`; without the fraction
 /// it is of whole seconds), `2026-11-22T00:13:23.433299+00:00`, `[  123.456789]` (`-o short-monotonic`).
 fn syslog(head: &str) -> Option<(Option<Stamp>, bool)> {
-    let other =
-        |ns| (Some(Stamp { ns, resolution_ns: RESOLUTION_NS, tid: None, clock: Clock::Other }), false);
+    let other = |ns| (Some(Stamp { clock: Clock::Other, ..Stamp::day(ns, RESOLUTION_NS, None) }), false);
     if let Some(time) = head.strip_prefix('[') {
         let (seconds, micros) = time.split_once(']')?.0.trim().split_once('.')?;
         return Some(other(nanos(digits(seconds)?, micros)?));
@@ -431,6 +430,7 @@ mod tests {
     fn systemtap_stamps_with_process_and_nanoseconds() {
         let stamp = event("22106@1764064800123456789 poll_grow ctx 0x5 old 0 new 4000").stamp.unwrap();
         assert_eq!((stamp.ns, stamp.resolution_ns, stamp.tid), (1_764_064_800_123_456_789, 1, None));
+        assert_eq!(stamp.pid, Some(22_106));
         for line in ["x@5 poll_grow ctx 0x5 old 0 new 4000", "1@5 x poll_grow ctx 0x5 old 0 new 4000"] {
             assert!(matches!(Line::parse(line), Line::Unparsable(_)), "{line}");
         }
@@ -452,7 +452,7 @@ mod tests {
     fn simpletrace_stamps_with_microseconds_since_the_line_before() {
         let grown = event("poll_grow 12.345 pid=7 ctx=0x5 old=0x0 new=0xfa0");
         assert_eq!((grown.ctx, grown.what), (5, Aio::Window { grow: true, old: 0, new: 4_000 }));
-        let stamp = Stamp { ns: 12_345, resolution_ns: 1, tid: None, clock: Clock::Before };
+        let stamp = Stamp { ns: 12_345, resolution_ns: 1, tid: None, pid: None, clock: Clock::Before };
         assert_eq!(grown.stamp, Some(stamp));
         let end = event("run_poll_handlers_end -0.500 pid=7 ctx=0x5 progress=0x0 timeout=0xffffffffffffffff");
         assert_eq!(end.what, Aio::PollEnd { progress: false, timeout_ns: -1 });
@@ -500,7 +500,8 @@ mod tests {
         );
         let added = event(&line);
         assert_eq!((added.ctx, added.what), (0x5a, Aio::Handler { node: 0x9f, fd: -1, joins: true }));
-        let wanted = Stamp { ns: 36_000_000_000_007, resolution_ns: 1, tid: Some(9), clock: Clock::Other };
+        let wanted =
+            Stamp { ns: 36_000_000_000_007, resolution_ns: 1, tid: Some(9), pid: None, clock: Clock::Other };
         assert_eq!(added.stamp, Some(wanted));
         let line = "[1764064802.100000001] (+?.?????????) host qemu:poll_shrink: { cpu_id = 3 }, { ctx = 0x5, old = 4000, new = 0 }";
         let shrunk = event(line);

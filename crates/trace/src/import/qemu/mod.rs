@@ -39,7 +39,7 @@ pub use sleeps::{Sleeps, ids};
 
 use super::{EventSpan, ImportError, ImportSummary, Input, Place, text};
 use crate::aio::Contexts;
-use crate::event::{Event, EventKind};
+use crate::event::{Aio, Event, EventKind};
 use crate::import::perf::SLACK_NS;
 use crate::pairing::{PairedEpisode, Pairing};
 use crate::thread::ThreadPairing;
@@ -50,7 +50,7 @@ pub use dwell_recording::LEAST_LENGTHS;
 use dwell_recording::{Clock, IdleIncludes};
 use dwell_recording::{LEAST_LENGTHS_NOTE, Writer};
 use line::{Line, LogEvent, Stamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 /// Whether a line names an event that is read.
@@ -96,6 +96,7 @@ pub fn import<W: Write + Send>(
         alone: options.sleeps.as_ref().and_then(Sleeps::only),
         pairing: None,
         others: BTreeSet::new(),
+        polling: BTreeMap::new(),
         stamped: None,
         now_ns: FIRST_NS,
         ended_ns: 0,
@@ -136,6 +137,8 @@ struct Log<'a, W: Write + Send> {
     pairing: Option<ThreadPairing>,
     /// Contexts that were not asked for.
     others: BTreeSet<u64>,
+    /// By which threads or processes contexts are polled now, where lines have them.
+    polling: BTreeMap<u64, i32>,
     stamped: Option<bool>,
     /// The sum of the times that are since the line before \[ns\].
     now_ns: u64,
@@ -202,7 +205,8 @@ impl<W: Write + Send> Log<'_, W> {
             if back_ns > SLACK_NS {
                 self.set_back.get_or_insert((line, back_ns));
             }
-            self.span.add(self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns)));
+            let ns = self.options.sleeps.as_ref().map_or(ns, |sleeps| sleeps.monotonic(ns));
+            self.span.add(ns, ns);
         }
         if self.options.context.is_some_and(|context| context != event.ctx) {
             if self.others.len() < MOST_NAMED {
@@ -234,6 +238,7 @@ impl<W: Write + Send> Log<'_, W> {
     /// QEMU's buffer was full: what is open may have ended unseen.
     fn dropped(&mut self, count: u64, line: u64) -> Result<(), ImportError> {
         self.summary.lost.add(None, count);
+        self.polling.clear();
         let Some(pairing) = &mut self.pairing else { return Ok(()) };
         let kind = EventKind::Lost { cpu: None, count };
         pairing.observe(&Event { time_ns: self.now_ns, cpu: 0, pid: 0, tid: 0, kind }, &mut self.found);
@@ -281,6 +286,20 @@ impl<W: Write + Send> Log<'_, W> {
             let place = self.place(line);
             return Err(ImportError::Refused(format!(
                 "{place} names context number {MOST_CONTEXTS}; this is not the log of a QEMU"
+            )));
+        }
+        let of = event.stamp.and_then(|stamp| stamp.pid).or(tid);
+        let other = match (event.what, of) {
+            (Aio::PollBegin { .. }, Some(of)) => self.polling.insert(event.ctx, of),
+            (Aio::PollEnd { .. }, _) => self.polling.remove(&event.ctx),
+            _ => None,
+        };
+        if let Some(other) = other.filter(|&other| of.is_some_and(|of| of != other)) {
+            return Err(ImportError::Refused(format!(
+                "{} has context {:#x} while {other} polls it: two QEMUs have a context of this address; import the lines of each \
+                 by itself",
+                self.place(line),
+                event.ctx
             )));
         }
         let mut time_ns = event.stamp.map_or(0, |stamp| stamp.ns);

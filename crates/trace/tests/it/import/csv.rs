@@ -33,6 +33,23 @@ fn reads_the_time_alone_on_the_cpu() {
     assert_eq!(reader.metadata().recorded, None);
 }
 
+/// A clock that was set forward between two idle times, which are in order for one idler after the other.
+#[test]
+fn a_long_time_without_anything_is_named() {
+    let hour_ns = 3_600_000_000_000_u64;
+    let notes = |text: String| csv(text).unwrap().summary.notes;
+    let jump = format!("idler,start_ns,idle_ns\na,0,5\na,{hour_ns},7\n");
+    let told = notes(jump.clone());
+    assert!(
+        told[0].starts_with("nothing is in the text for 3600 of 3600 s, from 0.000000005 s on"),
+        "{told:?}"
+    );
+    // Another idler shows that time passed, or the idle time was as long.
+    for line in ["b,7000000000,5", &format!("b,1,{hour_ns}")] {
+        assert_eq!(notes(format!("{jump}{line}\n")), [""; 0], "{line}");
+    }
+}
+
 #[test]
 fn takes_what_spreadsheets_make_of_it() {
     let plain = rows("start_ns,idle_ns\n5,10\n6,11\n");

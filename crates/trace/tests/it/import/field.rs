@@ -211,6 +211,9 @@ fn case_03_arm_has_no_polling_state() {
     );
     assert_eq!((imported.summary.incomplete_episodes, &imported.summary.notes), (1, &vec![]));
     assert_eq!(imported.reader.metadata().other["dwell.arch"], "aarch64");
+    let asked = PerfOptions { arch: Some(Arch::X86_64), ..PerfOptions::default() };
+    let notes = any_with(asked, text).unwrap().summary.notes;
+    assert_eq!(notes, ["the text is of aarch64 by its header, and read as of x86_64, which --arch gives"]);
     // Without the header the caller says it, or it is assumed and said.
     let text =
         String::from_utf8_lossy(text).replace("# arch : aarch64\n", "").replace("6.12.0-arm64", "6.12.0");

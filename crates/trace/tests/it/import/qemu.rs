@@ -245,6 +245,21 @@ fn midnight_and_new_year_pass() {
 }
 
 #[test]
+fn two_qemus_with_a_context_of_the_same_address_are_refused() {
+    let other = "8@100.000011:run_poll_handlers_begin ctx 0x5 max_ns 4000 timeout -1\n";
+    let both = LOG_7_2.replacen("7@100.000012", &format!("{other}7@100.000012"), 1);
+    let told = error(&both);
+    assert!(told.contains("context 0x5 while 7 polls it: two QEMUs"), "{told}");
+    let stap =
+        |text: &str| text.replace('.', "").replace(':', "000 ").replace("qemu-system", "# qemu-system");
+    let told = error(stap(&both));
+    assert!(told.contains("context 0x5 while 7 polls it"), "{told}");
+    assert_eq!(qemu(stap(LOG_7_2)).unwrap().summary.episodes, 2);
+    // One after the other, as a thread of it that takes over a context.
+    qemu(LOG_7_2.replace("7@100.00002", "8@100.00002")).unwrap();
+}
+
+#[test]
 fn a_gap_in_the_trace_is_counted_as_a_loss() {
     let text = LOG_7_2
         .replace("7@100.000025:run_poll_handlers_end ctx 0x5 progress 0 new timeout -1\n", "")
