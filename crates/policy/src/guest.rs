@@ -163,16 +163,8 @@ pub struct Selection {
     pub stop_tick: bool,
 }
 
-/// A tracepoint `power:guest_halt_poll_ns` (6.0 and later): the limit was grown or shrunk, possibly to what it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Grown, else shrunk.
-    pub grow: bool,
-    /// The limit after \[ns\].
-    pub new: u32,
-    /// The limit before \[ns\], its low 32 bits.
-    pub old: u32,
-}
+/// As the tracepoint `power:guest_halt_poll_ns` (6.0 and later) has it: of the limit before its low 32 bits.
+pub use crate::host::Change;
 
 /// What [`Cpu::poll`] needs from outside.
 pub trait Environment {

@@ -75,12 +75,16 @@ crate::named! {
 
 /// How each distributor's releases are recognised: what they contain, in the order in which it is looked for. Behind one
 /// with a point in front is the number of the distribution.
-const MARKS: [(&str, Distributor); 20] = [
+const MARKS: [(&str, Distributor); 24] = [
     ("uek", Distributor::Oracle),
     (".el", Distributor::RedHat),
     (".oe", Distributor::OpenEuler),
-    // Huawei Cloud EulerOS is made of openEuler.
+    // Those of Huawei, China Telecom, China Unicom and UnionTech are made of openEuler.
     (".hce", Distributor::OpenEuler),
+    (".eulerosv", Distributor::OpenEuler),
+    (".ctl", Distributor::OpenEuler),
+    (".ule", Distributor::OpenEuler),
+    (".uelc", Distributor::OpenEuler),
     (".al", Distributor::Alibaba),
     (".an", Distributor::Alibaba),
     ("tlinux", Distributor::Tencent),
@@ -173,7 +177,7 @@ impl Version {
             None => return None,
             Some(rest) => {
                 let (patch, rest) = number(rest)?;
-                (rest.is_empty() && numbers == text || patch > 0 && rest.starts_with('-')).then_some(patch)
+                (rest.is_empty() && numbers == text || patch > 0 && !rest.starts_with(' ')).then_some(patch)
             }
         };
         let release = text.split([' ', '(']).next().unwrap_or_default();
@@ -235,14 +239,10 @@ impl fmt::Display for Version {
         }
         if let Some(Build { distributor, number, release }) = self.build {
             write!(f, "-{number}")?;
-            match distributor {
-                Distributor::RedHat => write!(f, ".el{release}")?,
-                Distributor::OpenEuler => write!(f, ".oe{release}")?,
-                Distributor::Alibaba => write!(f, ".al{release}")?,
-                Distributor::Tencent => write!(f, ".tl{release}")?,
-                Distributor::Kylin => write!(f, ".ky{release}")?,
-                Distributor::Oracle => f.write_str(".uek")?,
-                _ => f.write_str("-default")?,
+            match MARKS.iter().find(|(mark, of)| mark.starts_with('.') && *of == distributor) {
+                Some((mark, _)) => write!(f, "{mark}{release}")?,
+                None if distributor == Distributor::Oracle => f.write_str(".uek")?,
+                None => f.write_str("-default")?,
             }
         }
         if self.arch != Arch::X86_64 { write!(f, ".{}", self.arch.machine()) } else { Ok(()) }
@@ -342,6 +342,10 @@ mod tests {
         assert_eq!(Version::parse("6.18.44"), v(6, 18, Some(44)));
         assert_eq!(Version::parse("5.4.0"), v(5, 4, Some(0)));
         assert_eq!(Version::parse("5.4.0-150-generic"), v(5, 4, None));
+        // ChromeOS, WSL and Debian after the patch level.
+        for suffix in ["+", ".3-microsoft-standard-WSL2", "+deb13-amd64", "-amd64"] {
+            assert_eq!(Version::parse(&std::format!("5.10.55{suffix}")), v(5, 10, Some(55)), "{suffix}");
+        }
         assert_eq!(Version::parse("11.1.0-rc2"), v(11, 1, None));
         assert_eq!(Version::parse("7.2.22 (Debian 1:7.2+dfsg-7)"), v(7, 2, None));
         let program = "QEMU emulator version 9.0.2 (qemu-kvm-9.0.0-10.el9)";
@@ -374,6 +378,8 @@ mod tests {
             ("6.6.47-12.oc9.x86_64", Some((Distributor::Tencent, 12, 9))),
             ("6.6.0-32.7.v2505.ky11.x86_64", Some((Distributor::Kylin, 32, 11))),
             ("5.10.0-60.18.0.50.r865_35.hce2", Some((Distributor::OpenEuler, 60, 2))),
+            ("5.10.0-136.12.0.86.h1032.eulerosv2r12.x86_64", Some((Distributor::OpenEuler, 136, 2))),
+            ("5.10.0-136.12.0.86.ctl3.x86_64", Some((Distributor::OpenEuler, 136, 3))),
             ("5.15.0-200.131.27.el9uek.x86_64", Some((Distributor::Oracle, 200, 0))),
             ("6.1.115-126.197.amzn2023.x86_64", Some((Distributor::Amazon, 126, 2023))),
             ("6.8.0-45-generic", Some((Distributor::Ubuntu, 45, 0))),
