@@ -1,7 +1,7 @@
 //! The configuration of `dwell control`: a TOML file and its drop-ins.
 
 use super::serve::{Address, OFF};
-use super::tenants::{Vm, share};
+use super::tenants::Vm;
 use anyhow::{Context, anyhow, bail, ensure};
 use dwell_cli::quantity;
 use dwell_policy::{Layer, Nanos};
@@ -301,11 +301,10 @@ impl File {
         let wakeup_latency = self.wakeup_latency.as_ref().filter(|text| *text != MEASURED);
         let wakeup_latency = match wakeup_latency {
             None => None,
-            text => Some(halt("wakeup_latency", text, Nanos::ZERO)?),
-        };
-        let cpu_limit = match &self.cpu_limit {
-            None => CPU_LIMIT,
-            Some(text) => cpu_limit(text).context("cpu_limit")?,
+            text => Some(
+                halt("wakeup_latency", text, Nanos::ZERO)
+                    .map_err(|why| anyhow!("{why}; without a time it is \"{MEASURED}\""))?,
+            ),
         };
         let config = Config {
             mode: options.mode.or(self.mode).unwrap_or(Mode::Advise),
@@ -316,7 +315,7 @@ impl File {
             longest_window: time("longest_window", self.longest_window.as_ref(), four)?,
             period: time("period", self.period.as_ref(), PERIOD)?,
             burst: time("burst", self.burst.as_ref(), BURST)?,
-            cpu_limit,
+            cpu_limit: parsed(cpu_limit, "cpu_limit", self.cpu_limit.as_ref(), CPU_LIMIT)?,
             verify: time("verify", self.verify.as_ref(), VERIFY)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
             metrics: self.metrics.unwrap_or_default(),
@@ -363,9 +362,12 @@ pub fn default_file() -> Option<&'static Path> {
     file.exists().then_some(file)
 }
 
-/// A share of a CPU, as the CPU time of a second.
-fn cpu_limit(text: &str) -> anyhow::Result<Nanos> {
-    Ok(Nanos(whole((share(text)? * 1e9).round())))
+/// A share of a CPU, as the CPU time of a second. Whoever writes 0.5 means 0.5 %.
+fn cpu_limit(text: &str) -> Result<Nanos, String> {
+    match quantity::cpus(text) {
+        Ok(share) if text.trim().ends_with('%') => Ok(Nanos(whole((share * 1e9).round()))),
+        _ => Err(format!("`{text}` is not a share of a CPU with its sign; write it as 0.5%")),
+    }
 }
 
 #[cfg(test)]
@@ -521,7 +523,11 @@ mod tests {
         assert!(error("[[vm]]\ncgroup = \"b\"").contains("not a path from the root on"));
         assert!(error("[[vm]]\nname = \"a\"\nweight = -1").contains("from 0 to 1000"));
         assert!(error("[[vm]]\nname = \"a\"\nmost_loss = \"much\"").contains("`much`"));
-        assert!(error("cpu_limit = \"2 of it\"").contains("cpu_limit: `2 of it` is not a share"));
+        for text in ["2 of it", "0.5"] {
+            let wanted = format!("cpu_limit: `{text}` is not a share");
+            assert!(error(&format!("cpu_limit = \"{text}\"")).contains(&wanted));
+        }
+        assert!(error("wakeup_latency = \"auto\"").ends_with("without a time it is \"measured\""));
         assert!(error("cpu_limit = \"0.001%\"").contains("from 0.01% to 100%"));
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
         assert!(error("log = \"decisions\"").contains("neither a path from the root on"));

@@ -20,8 +20,8 @@ pub(super) fn here(machine: &dyn Machine, others: bool) -> anyhow::Result<Vec<La
     }
     if layers.is_empty() && !others {
         bail!(
-            "nothing can be controlled here: neither the haltpoll governor nor the driver dwell_idle is in use, and kvm is not \
-             loaded; `dwell doctor` has more"
+            "nothing can be controlled here: neither the haltpoll governor nor the driver dwell_idle is in use, and there \
+             is no KVM (/dev/kvm and its parameters); `dwell doctor` has more"
         );
     }
     Ok(layers)

@@ -76,7 +76,7 @@ impl From<Vm> for Written {
 }
 
 /// `5%` or `0.05`.
-pub(super) fn share(text: &str) -> anyhow::Result<f64> {
+fn share(text: &str) -> anyhow::Result<f64> {
     match quantity::cpus(text) {
         // Whoever writes 5 means 5 %.
         Ok(share) if share <= 1.0 || text.trim().ends_with('%') => Ok(share),
