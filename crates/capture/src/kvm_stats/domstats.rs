@@ -23,22 +23,15 @@ pub struct Counted {
 /// Why a text is no reading of these counters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DomstatsError {
-    /// A line cannot be read.
+    /// A line cannot be read; lines are numbered from 1.
     #[error("line {line}: `vcpu.N.COUNTER.sum=` is not followed by a number")]
-    Number {
-        /// From 1.
-        line: usize,
-    },
+    Number { line: usize },
     /// A counter of the same vCPU once more.
     #[error(
         "line {line} has a counter of vCPU {vcpu} for the second time: these are several domains without their names \
          (`Domain: 'NAME'`), or several readings; give each reading whole, in a file of its own"
     )]
-    Twice {
-        /// From 1.
-        line: usize,
-        vcpu: u32,
-    },
+    Twice { line: usize, vcpu: u32 },
     /// There are no counters of halts.
     #[error(
         "no domain with counters of halts (`vcpu.N.halt_exits.sum`); `virsh domstats --vcpu` prints them with Linux 5.14 \
@@ -46,14 +39,11 @@ pub enum DomstatsError {
          these counters itself"
     )]
     NoCounters,
-    /// Counters of each domain decrease from one text to the other.
+    /// Counters of each domain, of which this is one, decrease from one text to the other.
     #[error(
         "the counters of {domain} decrease: are the files in this order, or was it started anew in between?"
     )]
-    Decrease {
-        /// One of them.
-        domain: String,
-    },
+    Decrease { domain: String },
     /// A text has fewer counters than the other one.
     #[error(
         "the {reading} reading lacks counters of vCPU {vcpu} of {domain} that the other has: is it cut off?"
@@ -157,11 +147,19 @@ fn of_domain(
         let counted =
             before.get(&vcpu).map_or_else(|| now.clone(), |before| now.clone().since(before.clone()));
         let polled_ns = time(&[counted.halt_poll_success_ns, counted.halt_poll_fail_ns]);
-        if !before.contains_key(&vcpu) && time(&[Some(polled_ns), counted.halt_wait_ns]) > span_ns {
-            notes.push(format!(
-                "vCPU {vcpu} of {domain} is in the second reading only and has counted for longer than the time between them: it \
-                 is left out"
-            ));
+        let polls = counted.halt_successful_poll.zip(counted.halt_attempted_poll);
+        let why = match () {
+            () if !before.contains_key(&vcpu) && time(&[Some(polled_ns), counted.halt_wait_ns]) > span_ns => {
+                "is in the second reading only and has counted for longer than the time between them"
+            }
+            // The counters of one reading are not of the very same time.
+            () if polls.is_some_and(|(won, all)| won > all.saturating_add(1)) => {
+                "has more successful polls than polls"
+            }
+            () => "",
+        };
+        if !why.is_empty() {
+            notes.push(format!("vCPU {vcpu} of {domain} {why}: it is left out"));
             continue;
         }
         if polled_ns > span_ns {
@@ -248,6 +246,19 @@ mod tests {
         let unplugged = text(&[(0, 520)]).since(&both, 1_000).unwrap();
         assert_eq!(polled(&unplugged), Some(10));
         assert!(unplugged.notes[0].contains("it was unplugged"), "{:?}", unplugged.notes);
+    }
+
+    #[test]
+    fn more_successful_polls_than_polls_are_not_counted() {
+        let text = |won: u64| {
+            let text = format!("vcpu.0.halt_attempted_poll.sum=10\nvcpu.0.halt_successful_poll.sum={won}\n");
+            Domstats::parse(&format!("Domain: 'a'\n{text}")).unwrap()
+        };
+        // One may have been counted between the two readings of a text.
+        assert_eq!(text(11).since(&text(10), 1_000).unwrap().notes, [""; 0]);
+        let none = text(12).since(&text(10), 1_000).unwrap();
+        assert_eq!(none.delta.vms.len(), 0);
+        assert_eq!(none.notes, ["vCPU 0 of a has more successful polls than polls: it is left out"]);
     }
 
     #[test]
