@@ -77,6 +77,8 @@ impl Cell {
             Cell::Time(ns) => number::duration(*ns as f64),
             Cell::Share(share) => number::percent(*share),
             Cell::Ratio(ratio) => number::ratio(*ratio),
+            // Seldom is not never.
+            Cell::Rounded(number) if (0.005..0.5).contains(&number.abs()) => number::ratio(*number),
             Cell::Rounded(number) => number::rounded(*number),
             Cell::Missing => "-".to_owned(),
         }
@@ -421,6 +423,15 @@ mod tests {
         let mut out = vec![];
         table.write_csv(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "name,count,share\na,7,0.5\nb,8,\n");
+    }
+
+    #[test]
+    fn a_rate_of_what_is_seldom_is_not_0() {
+        for (rate, text) in
+            [(0.28, "0.28"), (-0.3, "-0.30"), (0.6, "1"), (0.0, "0"), (0.001, "0"), (12.4, "12")]
+        {
+            assert_eq!(Cell::Rounded(rate).for_people(), text);
+        }
     }
 
     #[test]
