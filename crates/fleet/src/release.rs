@@ -18,19 +18,18 @@ pub struct Releases {
     pub without: Vec<String>,
 }
 
-/// What one file shows: the release, and whether the recording named it.
-fn release_of(input: &Input, layer: Layer) -> (Option<Version>, bool) {
+/// What one file shows: the release, and whether the recording named it; `None` of a sketch of other rules.
+fn release_of(input: &Input, layer: Layer) -> Option<(Option<Version>, bool)> {
     let key = if layer == Layer::Iothread { "qemu" } else { "kernel" };
     let known = |text: &String| Version::parse(text).filter(|&version| known_version(layer, version).is_ok());
     match input {
         Input::Recording(reader) => {
             let version = label_of(reader.metadata(), key).as_ref().and_then(known);
-            (version, version.is_some())
+            Some((version, version.is_some()))
         }
         Input::Sketch(sketch) => {
-            let mut rules = sketch.rules().filter(|(name, ..)| *name == layer.name());
-            let is_named = sketch.header().labels.get(key).and_then(known).is_some();
-            (rules.next().map(|(_, version, _)| version), is_named)
+            let (_, version, _) = sketch.rules().find(|(name, ..)| *name == layer.name())?;
+            Some((Some(version), sketch.header().labels.get(key).and_then(known).is_some()))
         }
     }
 }
@@ -39,7 +38,7 @@ impl Releases {
     /// Those of the files in a folder that can be opened.
     pub fn of_files(folder: &Path, recordings: &[String], layer: Layer) -> Releases {
         let release = |recording: &String| {
-            let (version, is_named) = release_of(&Input::open(&folder.join(recording)).ok()?, layer);
+            let (version, is_named) = release_of(&Input::open(&folder.join(recording)).ok()?, layer)?;
             Some((version, (!is_named).then(|| recording.clone())))
         };
         let found: Vec<_> = recordings.par_iter().filter_map(release).collect();

@@ -179,39 +179,23 @@ pub enum SketchError {
     /// What it has contradicts itself.
     #[error("{name}: {what}; the sketch is damaged or was changed by another program")]
     Damaged { name: String, what: String },
-    /// Its costs are of another rule.
+    /// Its costs are of other rules than the one that is asked for.
     #[error(
-        "{name}: a sketch of the rules {has}, and the rule of {wanted} is asked for; choose that release, or make it anew with dwell sketch"
+        "{name}: a sketch of the rules {has}, and the rule of {wanted} is asked for; choose what it has with --layer, --kernel \
+         or --qemu, or make it anew with dwell sketch"
     )]
-    OtherRule {
-        name: String,
-        /// The rules it has.
-        has: String,
-        /// The rule asked for.
-        wanted: String,
-    },
-    /// Its rules learned from another wakeup latency.
+    OtherRule { name: String, has: String, wanted: String },
+    /// Its rules learned from another wakeup latency than the one that is asked for.
     #[error("{name}: a sketch with {has}, and {wanted} is asked for")]
-    OtherLatency {
-        name: String,
-        has: String,
-        /// What is asked for.
-        wanted: String,
-    },
+    OtherLatency { name: String, has: String, wanted: String },
     /// A setting is not in it.
     #[error(
         "{name}: a sketch, which does not have the setting {setting}; use the coarse grid, or recordings"
     )]
     NoSetting { name: String, setting: String },
-    /// Two sketches are of different things.
+    /// Two sketches are of different things, or something is too large.
     #[error("cannot merge the sketches {name} and {other}: {what}")]
-    CannotMerge {
-        name: String,
-        /// The other.
-        other: String,
-        /// What differs, or what is too large.
-        what: String,
-    },
+    CannotMerge { name: String, other: String, what: String },
 }
 
 impl From<OpenError> for SketchError {

@@ -135,11 +135,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let recordings = release::recordings_of(&args.folder)?;
     let inputs = recordings.iter().map(|recording| args.folder.join(recording));
     let inputs: Vec<PathBuf> = inputs.chain(args.class.as_ref().map(PathBuf::from)).collect();
+    let (version, of_release) = release::choose(&args, &recordings)?;
+    let (label, table) = args.class()?;
     args.plans.create_folder()?;
     let results = [args.output.clone(), args.report.clone(), args.plans.order()];
     args.force.may_write_all(&results.into_iter().flatten().collect::<Vec<_>>(), &inputs)?;
-    let (version, of_release) = release::choose(&args, &recordings)?;
-    let (label, table) = args.class()?;
     let question = Question {
         wakeup_latency: args.latency.wakeup_latency,
         label,

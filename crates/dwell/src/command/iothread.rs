@@ -42,16 +42,12 @@ struct MonitorArgs {
     qmp: PathBuf,
 }
 
-impl MonitorArgs {
-    fn socket(&self) -> anyhow::Result<String> {
-        socket(&self.qmp)
-    }
-}
-
-/// The path of a monitor's socket, from the root on.
+/// The path of a monitor's socket, from the root on; as QEMU's option has it, too: `unix:PATH,server=on`.
 pub(crate) fn socket(qmp: &Path) -> anyhow::Result<String> {
-    let path = std::path::absolute(qmp).with_context(|| format!("--qmp {}", qmp.display()))?;
-    Ok(path.to_str().context("--qmp: the path of the socket is not UTF-8")?.to_owned())
+    let path = qmp.to_str().context("--qmp: the path of the socket is not UTF-8")?;
+    let path = path.strip_prefix("unix:").map_or(path, |path| path.split(',').next().unwrap_or(path));
+    let path = std::path::absolute(path).with_context(|| format!("--qmp {}", qmp.display()))?;
+    Ok(path.to_string_lossy().into_owned())
 }
 
 #[derive(clap::Args)]
@@ -78,7 +74,7 @@ pub(crate) fn run(args: Args) -> Outcome {
 }
 
 fn list(args: &List) -> Outcome {
-    let mut monitor = iothread::connect(&Sysroot::of_this_machine(), &args.monitor.socket()?)?;
+    let mut monitor = iothread::connect(&Sysroot::of_this_machine(), &socket(&args.monitor.qmp)?)?;
     let iothreads = iothread::list(&mut monitor)?;
     let greeting = monitor.greeting();
     let listed = Listed { qemu: greeting.version.clone(), package: greeting.package.clone(), iothreads };

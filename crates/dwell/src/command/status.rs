@@ -85,7 +85,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
     let Readable { changes, unreadable } = readable;
     let mut unreadable = unreadable.into_iter().map(anyhow::Error::from).peekable();
-    if changes.is_empty() && unreadable.peek().is_some() {
+    // What is in force is not known then.
+    if unreadable.peek().is_some() && !changes.iter().any(|change| change.state.is_open()) {
         return unreadable.next().map_or(Ok(Answer::Yes), Err);
     }
     let now = identity::boot_id(&machine);

@@ -39,6 +39,8 @@ fn an_iothread_is_set_through_the_journal_listed_and_taken_back() {
     assert!(places.iter().all(|place| place["standing"] == "in_force"), "{status}");
     // What is there already is not written, for QEMU forgets what it has learnt with every write.
     assert!(set(&values)["change"].is_null());
+    let as_of_qemu = ["iothread", "set", "--qmp", "unix:/run/vm.qmp,server=on,wait=off", "iothread1"];
+    assert!(scene.json(&[&as_of_qemu[..], &values].concat())["change"].is_null());
     assert_eq!(qemu.writes().len(), 3);
 
     let reverted = scene.json(&["revert"]);

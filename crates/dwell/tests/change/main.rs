@@ -290,6 +290,10 @@ fn two_at_once_and_a_damaged_journal_are_told() {
     std::fs::write(&path, &whole).unwrap();
     scene.stdout(&["revert"]);
     assert_eq!(scene.machine.snapshot(), before);
+    // What a file without contents has changed is not known.
+    std::fs::write(path.with_file_name("000002.journal"), "").unwrap();
+    let status = scene.run(&["status"]);
+    assert_eq!((status.status.code(), status.stdout.as_slice()), (Some(2), &b""[..]));
 }
 
 /// A file system of its own over the state directory, in a mount namespace that ends with the program.

@@ -340,6 +340,7 @@ fn the_rule_is_that_of_the_recordings() {
     assert!(notes(&found).contains("6 recordings name no release"), "{found}");
     let refusal = stderr(&plan(&some, "some"));
     assert!(refusal.contains("6 recordings of 12 name no release"), "{refusal}");
+    assert!(!plans.path().join("some").exists());
     assert!(refusal.contains("(first: ") && refusal.contains(".parquet); give --kernel"), "{refusal}");
     for nothing in ["", "4.19.0"] {
         let found = json(&["fleet", &path(&of_releases(&[nothing]), "")]);
@@ -354,6 +355,18 @@ fn the_rule_is_that_of_the_recordings() {
     }
     assert_eq!(json(&["fleet", &path(&sketches, "")])["version"], "6.18.1");
     assert!(plan(&sketches, "sketches").status.success());
+    // One of another rule is left out, and lacks no release.
+    std::fs::write(path(&sketches, "waits.csv"), "start_ns,idle_ns\n1000,2000\n").unwrap();
+    let waits = path(&sketches, "waits.parquet");
+    json(&["import", &path(&sketches, "waits.csv"), "--layer", "iothread", "-o", &waits]);
+    json(&["sketch", &waits, "-o", &path(&sketches, "vm02.parquet")]);
+    std::fs::remove_file(waits).unwrap();
+    let found = json(&["fleet", &path(&sketches, "")]);
+    assert!(
+        found["left_out"][0]["why"].as_str().unwrap().contains("choose what it has with --layer"),
+        "{found}"
+    );
+    assert!(!notes(&found).contains("no release"), "{found}");
 }
 
 #[test]

@@ -110,7 +110,7 @@ struct Arm {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let (machine, socket) = (args.state.machine()?, args.monitor.socket()?);
+    let (machine, socket) = (args.state.machine()?, super::socket(&args.monitor.qmp)?);
     let mut monitor = iothread::connect(&machine, &socket)?;
     let thread = which(&mut monitor, args.id.as_deref())?;
     let qemu = monitor.greeting().version.clone();

@@ -87,7 +87,7 @@ struct Done<'a> {
 
 pub(super) fn run(args: &Args) -> Outcome {
     let machine = args.state.machine()?;
-    let socket = args.monitor.socket()?;
+    let socket = super::socket(&args.monitor.qmp)?;
     let mut monitor = iothread::connect(&machine, &socket)?;
     let thread = iothread::find(&mut monitor, &args.id)?;
     let target = IothreadTarget { socket, id: thread.id.clone(), domain: None };
