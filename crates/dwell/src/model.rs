@@ -244,6 +244,23 @@ impl Model {
         Ok(if unknown { Some(source.upper_latency()?) } else { None })
     }
 
+    /// A note on a wakeup latency that many of the lengths which include it are shorter than; of a source that was replayed.
+    pub(crate) fn note_of_latency(&self, source: &RecordingSource) -> anyhow::Result<Option<String>> {
+        let (given, measured) = self.given_and_measured;
+        let measured = measured.filter(|_| self.wakeup_latency_origin != Origin::Recorded);
+        let Some(latency) = given.or(measured) else { return Ok(None) };
+        let lengths = source.late_lengths()?;
+        let share = lengths.partition_point(|ns| *ns < latency.get()) as f64 / lengths.len() as f64;
+        let [share_words, latency] =
+            [dwell_report::percent(share), dwell_report::duration(latency.get() as f64)];
+        Ok((share > 0.05).then(|| {
+            format!(
+                "{share_words} of the idle times that include the wakeup latency are shorter than {latency}: it is shorter, and \
+                 what halts cost is more"
+            )
+        }))
+    }
+
     /// A halt costs no less than what it adds to segments in CPU time; a cost that was given stays, and is noted.
     pub(crate) fn halts_cost_at_least(&mut self, added: Nanos) {
         match self.halt_cost_origin {

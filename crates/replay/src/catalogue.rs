@@ -23,51 +23,27 @@ pub struct Catalogue {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRuleError {
-    /// No policy has this name.
+    /// No policy has this name; those that there are, as each is written.
     #[error("`{name}` is not a policy; there are {known}")]
-    Unknown {
-        name: String,
-        /// How each policy is written.
-        known: String,
-    },
-    /// The policy is written in another way.
+    Unknown { name: String, known: String },
+    /// The policy is written in another way, which is this.
     #[error("`{text}` is not how to write this policy; write {grammar}")]
-    Grammar {
-        text: String,
-        /// How the policy is written.
-        grammar: String,
-    },
+    Grammar { text: String, grammar: String },
     /// A time cannot be read.
     #[error("`{text}` {source}")]
-    Time {
-        text: String,
-        /// What is wrong with it.
-        source: ParseNanosError,
-    },
+    Time { text: String, source: ParseNanosError },
     /// A version cannot be read.
     #[error("`{0}` is not a version; write it as 6.18")]
     Version(String),
     /// The rule of a version is not known.
     #[error("`{text}` is {source}")]
-    UnknownVersion {
-        text: String,
-        /// The known versions.
-        source: UnknownVersion,
-    },
+    UnknownVersion { text: String, source: UnknownVersion },
     /// A parameter's value cannot be read.
     #[error("`{text}`: {source}")]
-    Value {
-        text: String,
-        /// What is wrong with it.
-        source: ParseValueError,
-    },
+    Value { text: String, source: ParseValueError },
     /// A parameter cannot be set so.
     #[error("`{text}`: {source}")]
-    Parameter {
-        text: String,
-        /// What is wrong with it.
-        source: SetError,
-    },
+    Parameter { text: String, source: SetError },
 }
 
 impl Default for Catalogue {

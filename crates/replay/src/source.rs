@@ -361,15 +361,23 @@ impl RecordingSource {
     /// # Errors
     /// [`ReadError`] if the recording cannot be read.
     pub fn upper_latency(&self) -> Result<Nanos, ReadError> {
+        let lengths = self.late_lengths()?;
+        let short = lengths.get(lengths.len() / 100).map_or(latency::UPPER, |&ns| Nanos(ns));
+        Ok(short.min(latency::UPPER))
+    }
+
+    /// A sample of the lengths that include the wakeup latency \[ns\], sorted.
+    ///
+    /// # Errors
+    /// [`ReadError`] if the recording cannot be read.
+    pub fn late_lengths(&self) -> Result<Vec<u64>, ReadError> {
         let (mut chunk, mut lengths) = (Chunk::default(), Sample::new(1 << 12));
         for row_group in 0..self.reader.row_groups() {
             self.reader.read(row_group, Columns::IDLE_NS | Latencies::COLUMNS, &mut chunk)?;
             let late = (0..chunk.rows).filter(|&row| self.includes_latency(&chunk, row));
             late.for_each(|row| lengths.add(chunk.idle_ns[row]));
         }
-        let lengths = lengths.sorted();
-        let short = lengths.get(lengths.len() / 100).map_or(latency::UPPER, |&ns| Nanos(ns));
-        Ok(short.min(latency::UPPER))
+        Ok(lengths.sorted())
     }
 
     /// Whether the wakeup latency of its halts is known: given, recorded, or measured elsewhere.

@@ -52,29 +52,19 @@ pub enum TuneError {
         "too few episodes to choose on one half and judge on the other: {0}; at least {MIN_EPISODES} are needed"
     )]
     TooFew(u64),
-    /// Nearly all episodes are in one half of the time recorded.
+    /// Nearly all episodes are in one half of the time recorded; those in each.
     #[error(
         "the first half of the time recorded has {first} episodes and the second {second}: too few to choose on one and \
          judge on the other; at least {} are needed in each; record while the load runs",
         MIN_EPISODES / 2
     )]
-    UnevenHalves {
-        /// Episodes in the first half.
-        first: u64,
-        /// Episodes in the second half.
-        second: u64,
-    },
-    /// The rows of each half are those of some idlers, not of half the time.
+    UnevenHalves { first: u64, second: u64 },
+    /// The rows of each half are those of some idlers, not of half the time: so many of all rows.
     #[error(
         "the rows are not in the order of time: {number} of {episodes} are in one half and of the time of the other, so that \
          one cannot be chosen on and the other judged on; sort them by start_ns"
     )]
-    OutOfTime {
-        /// Rows in the wrong half.
-        number: u64,
-        /// All rows.
-        episodes: u64,
-    },
+    OutOfTime { number: u64, episodes: u64 },
     /// The states of all settings of all idlers would take too much memory.
     #[error(
         "cannot try {settings} settings on {idlers} idlers: that takes more than {} GiB of memory; record fewer idlers, or \

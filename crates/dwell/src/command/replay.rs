@@ -201,6 +201,7 @@ pub(crate) fn run(mut args: Args) -> Outcome {
     notes.extend(model::notes_of_length(source.episodes(), &metadata));
     let outcome = progress::replay(&source, &rules, model.halt_cost)?;
     notes.extend(model::note_of_overlaps(&source)?);
+    notes.extend(model.note_of_latency(&source)?);
     let pricing = model.pricing(&outcome);
     let Replayed { counts, optimum: bound, .. } = outcome;
     let mut replayed = Costs {

@@ -228,6 +228,7 @@ pub(crate) fn advise(
     }
     notes.extend(model.notes(metadata));
     notes.extend(model::note_of_overlaps(source)?);
+    notes.extend(model.note_of_latency(source)?);
     notes.extend(stolen.map(cores));
     if source.time_recorded().is_none() {
         notes.push(

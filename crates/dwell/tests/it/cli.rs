@@ -1205,6 +1205,22 @@ fn a_gain_below_min_gain_is_not_recommended() {
     assert_eq!((verdict("40%"), verdict("0.5")), ("change".into(), "too_small".into()));
 }
 
+/// Most idle times of this recording are of 7 us, the latency included.
+#[test]
+fn a_wakeup_latency_longer_than_what_includes_it_is_noted() {
+    let file = recording("guest-pgbench_sel1.parquet");
+    for command in ["replay", "tune"] {
+        let notes = |latency: &str| {
+            let words =
+                [command, &file, "--halt-cost", "20us", "--format", "json", "--wakeup-latency", latency];
+            json(&words)["notes"].to_string()
+        };
+        let (long, short) = (notes("9ms"), notes("5us"));
+        assert!(long.contains("are shorter than 9.00 ms: it is shorter"), "{long}");
+        assert!(!short.contains("are shorter than"), "{short}");
+    }
+}
+
 /// Short waits, which any poll serves, and long ones, which polls of the default serve at ten times the cost of a halt, unless
 /// the kernel takes them for longer than its maximum, as it does with a latency of 50 us.
 #[test]
