@@ -243,11 +243,13 @@ impl Job<'_> {
     }
 
     /// The same where the emulator runs the CPUs at once, up to `most` times: it may run an instruction of a CPU that another one
-    /// has replaced meanwhile, as the kernel does where a tracepoint is enabled, of which the kernel dies.
+    /// has replaced meanwhile, as the kernel does where a tracepoint is enabled, of which the kernel dies, mostly of an int3.
     pub(crate) fn run_again(&self, test: &str, most: usize) -> Result<Ran, String> {
         for _ in 1..most {
             match self.attempt(test, &mut |_| ())? {
-                Err(failure) if failure.contains("Oops: int3") => say!("{test}: once more"),
+                Err(failure) if failure.contains("QEMU did within") || failure.contains("Oops: int3") => {
+                    say!("{test}: once more");
+                }
                 ended => return ended.map_err(|failure| panic!("{failure}")),
             }
         }

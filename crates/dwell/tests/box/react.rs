@@ -156,7 +156,7 @@ fn under(test: &str, work_us: u64, max_ns: u64) -> Result<Ran, String> {
         script: &script,
         ..Job::default()
     };
-    let ran = job.run_again(test, 4)?;
+    let ran = job.run_again(test, 8)?;
     ran.succeeded("record");
     Ok(ran)
 }
