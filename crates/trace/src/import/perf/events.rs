@@ -5,6 +5,7 @@ use super::names::TaskNames;
 use super::{ImportError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
 use crate::import::number::digits;
+use crate::import::qemu::is_event;
 use crate::import::{EventSpan, ImportSummary, Input, Place, text};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
@@ -237,6 +238,12 @@ impl EventReader {
                 }
                 Line::Other => match named_in(&line) {
                     Some(event) if sink.wants(event) => self.unparsable(event, (number, &line))?,
+                    None if is_event(&line) => {
+                        return Err(ImportError::Refused(format!(
+                            "{} is of QEMU's own trace, and what is above is not: import each by itself",
+                            self.place(number)
+                        )));
+                    }
                     _ => {
                         self.summary.other_lines += 1;
                         self.count_traces(begins_trace(&line), number)?;

@@ -55,7 +55,12 @@ use std::io::Write;
 
 /// Whether a line names an event that is read.
 pub(super) fn names_event(line: &str) -> bool {
-    matches!(Line::parse(line), Line::Event(_) | Line::Unparsable(_))
+    is_event(line) || matches!(Line::parse(line), Line::Unparsable(_))
+}
+
+/// Whether a line is such an event, whole.
+pub(super) fn is_event(line: &str) -> bool {
+    matches!(Line::parse(line), Line::Event(_))
 }
 
 /// The time of the first line where times are differences: later lines may be a little earlier \[ns\].

@@ -192,6 +192,10 @@ fn a_report_of_several_files_is_refused() {
     let one = format!("# captured on    : Mon Nov 24 10:00:00 2025\n{events}");
     assert!(refused(format!("{one}{one}").as_bytes()).starts_with("t: line 5 begins a second trace"));
     assert!(any(one.as_bytes()).is_ok());
+    // The log of a QEMU behind it.
+    let log = format!("{one}22106@1764064800123456789 poll_grow ctx 0x5 old 0 new 4000\n");
+    let error = refused(log.as_bytes());
+    assert!(error.starts_with("t: line 5 is of QEMU's own trace, and what is above is not"), "{error}");
 }
 
 #[test]
