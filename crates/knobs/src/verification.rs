@@ -140,17 +140,12 @@ impl Work {
         self.ratio_limits().is_some_and(|[low, _]| low > 1.0 + self.unit.tolerance())
     }
 
-    /// By how much less a unit costs, as a share of what it cost before.
-    pub fn gain(&self) -> Option<Interval> {
-        let (before, difference) = (self.promised_before?.value, self.promised_difference?);
-        let [high, value, low] =
-            [difference.low, difference.value, difference.high].map(|difference| -difference / before);
-        (before > 0.0).then_some(Interval { low, value, high })
-    }
-
     /// The cost of a unit over what it cost before.
     pub fn cost(&self) -> Option<Interval> {
-        self.gain().map(cost_after)
+        let (before, difference) = (self.promised_before?.value, self.promised_difference?);
+        let [low, value, high] =
+            [difference.low, difference.value, difference.high].map(|difference| 1.0 + difference / before);
+        (before > 0.0).then_some(Interval { low, value, high })
     }
 
     /// `20,627 requests/s for 58,398 (-65 %)`.

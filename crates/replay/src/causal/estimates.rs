@@ -454,16 +454,17 @@ pub(crate) fn halt_latency(segments: &Segments) -> Option<Nanos> {
 }
 
 /// What an interrupt is assumed to cost the waker: no more than wakers run after they have woken a CPU that halted, the median of the
-/// task that runs shortest then, of which less than 2 us were seen. The upper end may be as much, which in a nested guest without
-/// hardware help was 70 us.
+/// task that runs shortest then, which may be less than 2 us. Unless it is calibrated, it may be as much: in a nested guest without
+/// hardware help it was 70 us.
 fn within(assumed: Estimate, after_waking: &Lengths<'_>) -> Estimate {
     let halted = after_waking.iter().filter(|((_, after), _)| *after == After::Halt);
     let shortest = halted.filter_map(|(_, lengths)| Estimate::of(lengths.clone())).map(|of| of.ns).min();
     let most = |ns: u64| ns.min(shortest.unwrap_or(ns));
+    let high_ns = if assumed.calibrated { 0 } else { shortest.unwrap_or(0) };
     Estimate {
         ns: most(assumed.ns),
         low_ns: most(assumed.low_ns),
-        high_ns: assumed.high_ns.max(shortest.unwrap_or(0)),
+        high_ns: assumed.high_ns.max(high_ns),
         ..assumed
     }
 }

@@ -234,8 +234,8 @@ impl ByWork {
         words + &self.faster().unwrap_or_default()
     }
 
-    /// What setting of those shown does more work for certain, and how much a halt would have to cost for it to cost less: a price
-    /// says nothing of how long the work takes.
+    /// The setting of those shown that does most work, if it does more for certain, and from which price of a halt on a unit costs
+    /// less there: a cost says nothing of how long the work takes.
     fn faster(&self) -> Option<String> {
         let (present, others) = self.advice.settings.split_first()?;
         if self.goal.figure() != Figure::Cost {
@@ -245,7 +245,7 @@ impl ByWork {
         // Of those that hardly differ the first one, the default if it is among them.
         let fastest = faster.clone().map(|row| row.work.speed.middle).fold(1.0, f64::max);
         let row = faster.into_iter().find(|row| row.work.speed.middle > 0.98 * fastest)?;
-        // For a unit of work, which the present setting does one of in the same time \[s\].
+        // For as much work as the present setting does in a second.
         let [polled_s, halts] = [|of: &Work| of.polled_s.middle, |of: &Work| of.halts_per_s.middle]
             .map(|of| (of(&row.work) / row.work.speed.middle, of(&present.work)));
         let even_s = (polled_s.0 - polled_s.1) / (halts.1 - halts.0);
