@@ -1,6 +1,7 @@
 //! What this program does inside a machine: `inside nap CPU MEAN_US COUNT SHAPE`, `inside halt MEAN_US COUNT SHAPE
-//! FILES`, `inside pingpong WORK_US MILLISECONDS`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`, `inside clock`, `inside wake MEAN_US
-//! WARM_UP COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`, `inside naps CPU MEAN_US BEFORE COUNT SHAPE FILE INTO`.
+//! FILES`, `inside pingpong WORK_US MILLISECONDS`, `inside timers COUNT CYCLES`, `inside msr REGISTER VALUE`,
+//! `inside clock`, `inside wake MEAN_US WARM_UP COUNT SHAPE SEED`, `inside vm CPU FILE TIMES`, `inside naps CPU
+//! MEAN_US BEFORE COUNT SHAPE FILE INTO`.
 
 use dwell_lab::gaps::{GapSpec, Gaps};
 use dwell_lab::guest::{self, Sleeper, sleeper};
@@ -187,7 +188,7 @@ fn counted_naps(
     keep("ended", ended)
 }
 
-/// Two threads, on CPU 0 and 1, wake each other in turn, each after so much work. Prints how often there and back a second.
+/// Two threads, on CPU 0 and 1, wake each other in turn, each after so much work. Prints the round trips a second.
 fn ping_pong(work_us: u64, ms: u64) -> Result<(), String> {
     let (work, duration) = (Duration::from_micros(work_us), Duration::from_millis(ms));
     let works = || {

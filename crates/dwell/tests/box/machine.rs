@@ -174,6 +174,19 @@ impl Default for Job<'_> {
     }
 }
 
+/// Why a job failed that could be run.
+struct Failure {
+    what: String,
+    kernel_crashed: bool,
+}
+
+/// What `dwell` prints of files, as JSON.
+pub(crate) fn dwell_json(words: &[&str], files: &[&Path]) -> serde_json::Value {
+    let text =
+        output(Command::new(env!("CARGO_BIN_EXE_dwell")).args(words).args(["--format", "json"]).args(files));
+    serde_json::from_slice(&text).expect("JSON")
+}
+
 /// What a job has left.
 pub(crate) struct Ran {
     pub(crate) said: String,
@@ -239,37 +252,36 @@ impl Job<'_> {
 
     /// The same, and shows what it has printed so far again and again.
     pub(crate) fn run_watched(&self, test: &str, watch: &mut dyn FnMut(&str)) -> Result<Ran, String> {
-        self.attempt(test, watch)?.map_err(|failure| panic!("{failure}"))
+        self.attempt(test, watch)?.map_err(|failure| panic!("{}", failure.what))
     }
 
-    /// The same where the emulator runs the CPUs at once, up to `most` times: it may run an instruction of a CPU that another one
-    /// has replaced meanwhile, as the kernel does where a tracepoint is enabled, of which the kernel dies, mostly of an int3.
+    /// The same with CPUs emulated in parallel, up to `most` times: where one CPU patches code that another one executes, as to enable
+    /// a tracepoint, the emulator may execute the old instruction, mostly an int3, and the kernel crashes.
     pub(crate) fn run_again(&self, test: &str, most: usize) -> Result<Ran, String> {
         for _ in 1..most {
             match self.attempt(test, &mut |_| ())? {
-                Err(failure) if failure.contains("QEMU did within") || failure.contains("Oops: int3") => {
-                    say!("{test}: once more");
-                }
-                ended => return ended.map_err(|failure| panic!("{failure}")),
+                Err(failure) if failure.kernel_crashed => say!("{test}: the kernel crashed, once more"),
+                ended => return ended.map_err(|failure| panic!("{}", failure.what)),
             }
         }
         self.run(test)
     }
 
     /// Runs it; the inner error is how it failed.
-    fn attempt(&self, test: &str, watch: &mut dyn FnMut(&str)) -> Result<Result<Ran, String>, String> {
+    fn attempt(&self, test: &str, watch: &mut dyn FnMut(&str)) -> Result<Result<Ran, Failure>, String> {
         let dir = folder_of_job(test);
         let qemu = self.machine(dir.path())?;
         let begun = Instant::now();
         let ended = to_its_end(qemu, self.limit, &mut || watch(&printed(dir.path(), "said")))?;
         let (said, console) = (printed(dir.path(), "said"), printed(dir.path(), "console"));
         if !said.contains("job: ended") {
-            return Ok(Err(format!(
+            let what = format!(
                 "{test}: the job {} within {:?}\n{said}\n{}",
                 if ended { "did not end, QEMU did" } else { "did not end" },
                 self.limit,
                 &console[console.len().saturating_sub(3000)..]
-            )));
+            );
+            return Ok(Err(Failure { what, kernel_crashed: ended }));
         }
         let out = dir.path().join("out");
         fs::create_dir(&out).unwrap();
@@ -277,7 +289,8 @@ impl Job<'_> {
         say!("{test}: {} in {:.0} s", self.kernel.text("release")?, begun.elapsed().as_secs_f64());
         for warning in ["] WARNING: ", "] BUG: ", "] Oops: "] {
             if console.contains(warning) {
-                return Ok(Err(format!("{test}: {warning} in the kernel's log\n{console}")));
+                let what = format!("{test}: {warning} in the kernel's log\n{console}");
+                return Ok(Err(Failure { what, kernel_crashed: console.contains("Oops: int3") }));
             }
         }
         Ok(Ok(Ran { said, dir }))

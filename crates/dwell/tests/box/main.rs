@@ -34,7 +34,7 @@ mod neighbour;
 mod nested;
 mod persist;
 mod power;
-mod react;
+mod predicted;
 mod soak;
 #[path = "../it/report/timeline.rs"]
 mod timeline;
@@ -75,8 +75,8 @@ const JOBS: &[(&str, Check)] = &[
     ("a_cpu_that_polls_gets_no_interrupt", module::a_cpu_that_polls_gets_no_interrupt),
     ("the_idle_driver_gives_way_to_a_neighbour", neighbour::the_idle_driver_gives_way_to_a_neighbour),
     ("the_idle_driver_tells_kvm_not_to_poll", nested::the_idle_driver_tells_kvm_not_to_poll),
-    ("an_open_loop_is_predicted", react::an_open_loop_is_predicted),
-    ("loads_that_react_are_predicted", react::loads_that_react_are_predicted),
+    ("an_open_loop_is_predicted", predicted::an_open_loop_is_predicted),
+    ("loads_that_react_are_predicted", predicted::loads_that_react_are_predicted),
     ("every_decision_of_haltpoll_is_the_models", guest::every_decision_of_haltpoll_is_the_models),
 ];
 

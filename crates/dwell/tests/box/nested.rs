@@ -1,13 +1,12 @@
 //! A guest in a guest: KVM on emulated SVM runs a stock kernel, whose driver and governor haltpoll load by themselves.
 
 use crate::counted::Counted;
-use crate::machine::{Job, Kernel, Ran, Signature};
+use crate::machine::{Job, Kernel, Ran, Signature, dwell_json};
 use crate::module;
 use crate::timeline;
 use dwell_testing::qemu::{KERNEL, Release};
 use dwell_testing::say;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A machine in the machine of a job.
@@ -146,23 +145,10 @@ pub(crate) fn a_guest_and_its_host_on_one_timeline(test: &str) -> Result<(), Str
     assert!(polls[0] == 0.0 && polls[1] > 100.0 && polls[2] == 0.0, "{polls:?}");
 
     let files = ["inner/guest.parquet", "host.parquet"].map(|name| ran.path(name));
-    let report = Command::new(env!("CARGO_BIN_EXE_dwell"))
-        .arg("report")
-        .args(&files)
-        .args(["--format", "json"])
-        .output()
-        .expect("the program can be started");
-    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let report = dwell_json(&["report"], &[&files[0], &files[1]]);
     say!("{test}: {}", timeline::shows_who_polls(&report));
 
-    let replay = Command::new(env!("CARGO_BIN_EXE_dwell"))
-        .args(["replay", "--format", "json", "--host"])
-        .args([&files[1], &files[0]])
-        .output()
-        .expect("the program can be started");
-    assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
-    let replay: serde_json::Value = serde_json::from_slice(&replay.stdout).unwrap();
+    let replay = dwell_json(&["replay", "--host"], &[&files[1], &files[0]]);
     let host = &replay["work"]["host"];
     let number =
         |of: &serde_json::Value, name: &str| of[name].as_u64().unwrap_or_else(|| panic!("no {name}: {of}"));

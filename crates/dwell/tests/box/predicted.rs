@@ -1,21 +1,19 @@
-//! What a recording under one setting predicts of a load under another, beside what it does there: of one that sleeps for times of
-//! its own, and of one that waits for itself, on CPUs that run at the same time.
+//! A load recorded under one setting of haltpoll, predicted for others and measured under them: an open loop, in virtual time, and
+//! two threads that wait for each other, on CPUs emulated in parallel.
 
-use crate::machine::{Job, Ran};
+use crate::machine::{Job, Ran, dwell_json};
 use dwell_testing::say;
 use serde_json::Value;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-/// `guest_halt_poll_ns` and `guest_halt_poll_grow_start`: ten times what is in use. The emulated CPU takes 20 us to wake, and 10 more
-/// into and out of a poll where it is recorded.
+/// `guest_halt_poll_ns` and `guest_halt_poll_grow_start` \[ns\]: ten times the usual values, as the emulated CPU takes 20 us to wake,
+/// and the recorder's probes 10 us around a poll.
 const SETTINGS: [[u64; 2]; 3] = [[250_000, 62_500], [500_000, 500_000], [2_000_000, 500_000]];
 
 /// How far polls, halts and polled time may be off.
 const OFF: f64 = 0.05;
 
-/// Recorded under each of three settings, predicted for the other two. Its sleeps, of 2 ms on average, are as long under each.
+/// Recorded under each of three settings, predicted for the other two. The load sleeps for 2 ms on average under all of them.
 pub(crate) fn an_open_loop_is_predicted(test: &str) -> Result<(), String> {
     let script: String = SETTINGS
         .map(|[max_ns, start_ns]| {
@@ -39,7 +37,7 @@ pub(crate) fn an_open_loop_is_predicted(test: &str) -> Result<(), String> {
         let [max, start] =
             [format!("guest_halt_poll_ns={max_ns}ns"), format!("guest_halt_poll_grow_start={start_ns}ns")];
         let file = ran.path(&format!("{recorded_ns}.parquet"));
-        dwell(&["replay", "--set", &max, "--set", &start], &file)
+        dwell_json(&["replay", "--halt-cost", "20us", "--set", &max, "--set", &start], &[&file])
     };
     let number = |value: &Value| value.as_f64().expect("a number");
     // Polls, halts, and time polled \[ns\], in a second.
@@ -77,31 +75,19 @@ pub(crate) fn an_open_loop_is_predicted(test: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a command says of a recording.
-fn dwell(words: &[&str], recording: &Path) -> Value {
-    let ran = Command::new(env!("CARGO_BIN_EXE_dwell"))
-        .args(words)
-        .args(["--halt-cost", "20us", "--format", "json"])
-        .arg(recording)
-        .output()
-        .expect("dwell can be run");
-    let error = String::from_utf8_lossy(&ran.stderr);
-    serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{error}"))
-}
-
 /// `guest_halt_poll_ns`: never, and the default.
 const MAXIMA: [u64; 2] = [0, 200_000];
 
-/// What each of the two does before it wakes the other \[us\]. An emulated CPU takes 40 to 70 us to wake.
+/// How long each of the two runs before it wakes the other \[us\]. An emulated CPU takes 40 to 70 us to wake.
 const WORK_US: [u64; 3] = [1, 20, 100];
 
-/// The governor compares, and the CPUs are woken, as on hardware. What differs is that the recorder's programs, which are emulated, too,
-/// make segments longer by 10 to 20 us: it is only looked at whether what was measured without them is in the range.
+/// The recorder's BPF programs are emulated as well and make segments 10 to 20 us longer, so that only the range is tested: it has to
+/// contain what was measured without a recorder.
 pub(crate) fn loads_that_react_are_predicted(test: &str) -> Result<(), String> {
     let mut failed = vec![];
     for work_us in WORK_US {
         let ran = [under(test, work_us, MAXIMA[0])?, under(test, work_us, MAXIMA[1])?];
-        // Of both machines: a turn under one maximum beside the next one under the other.
+        // The median over the turns of both machines.
         let mut faster: Vec<f64> = ran.iter().flat_map(turns).collect();
         faster.sort_by(f64::total_cmp);
         let faster = faster[faster.len() / 2];
@@ -127,12 +113,12 @@ pub(crate) fn loads_that_react_are_predicted(test: &str) -> Result<(), String> {
 /// Turns under each maximum.
 const TURNS: usize = 5;
 
-/// By turn, how much more work is done under the second maximum.
-fn turns(ran: &Ran) -> impl Iterator<Item = f64> {
+/// Of each turn, the work under the second maximum over that under the first.
+fn turns(ran: &Ran) -> Vec<f64> {
     let rates: Vec<f64> =
         ran.text("rates").lines().map(|line| line.parse().expect("a rate is a number")).collect();
     assert_eq!(rates.len(), 2 * TURNS);
-    rates.chunks(2).map(|pair| pair[1] / pair[0]).collect::<Vec<_>>().into_iter()
+    rates.chunks(2).map(|pair| pair[1] / pair[0]).collect()
 }
 
 /// Turns without a recording, and a recording under one of the maxima.
@@ -164,7 +150,8 @@ fn under(test: &str, work_us: u64, max_ns: u64) -> Result<Ran, String> {
 /// What `tune` says of the speed under another maximum, all else being as recorded.
 fn predicted(ran: &Ran, max_ns: u64) -> Value {
     const MAXIMUM: &str = "guest_halt_poll_ns";
-    let tune = dwell(&["tune", "--despite-self-check"], &ran.path("guest.parquet"));
+    let tune =
+        dwell_json(&["tune", "--halt-cost", "20us", "--despite-self-check"], &[&ran.path("guest.parquet")]);
     let settings = tune["work"]["settings"].as_array().expect("a table of work");
     let mut wanted = settings[0]["setting"].clone();
     wanted[MAXIMUM] = max_ns.into();
