@@ -386,7 +386,7 @@ impl Pair<'_> {
             let present = self.rule(*recorded, others);
             let Watched { per_s, segments, by_host, known, .. } = watched;
             let predictor = match self.between {
-                Between::Layers => Predictor::judging_from(0, segments, &present, by_host, *known, None)?,
+                Between::Layers => Predictor::of_all(segments, &present, by_host, *known)?,
                 _ => Predictor::new(segments, &present, &[], *known, None)?,
             };
             let predictor = predictor.ok_or(LabError::NoCauses)?;

@@ -148,17 +148,16 @@ fn of_domain(
             before.get(&vcpu).map_or_else(|| now.clone(), |before| now.clone().since(before.clone()));
         let polled_ns = time(&[counted.halt_poll_success_ns, counted.halt_poll_fail_ns]);
         let polls = counted.halt_successful_poll.zip(counted.halt_attempted_poll);
-        let why = match () {
-            () if !before.contains_key(&vcpu) && time(&[Some(polled_ns), counted.halt_wait_ns]) > span_ns => {
-                "is in the second reading only and has counted for longer than the time between them"
-            }
-            // The counters of one reading are not of the very same time.
-            () if polls.is_some_and(|(won, all)| won > all.saturating_add(1)) => {
-                "has more successful polls than polls"
-            }
-            () => "",
+        let is_older =
+            !before.contains_key(&vcpu) && time(&[Some(polled_ns), counted.halt_wait_ns]) > span_ns;
+        let why = if is_older {
+            Some("is in the second reading only and has counted for longer than the time between them")
+        } else {
+            // The counters of one reading are not all read at one instant.
+            let contradicts = polls.is_some_and(|(won, all)| won > all.saturating_add(1));
+            contradicts.then_some("has more successful polls than polls")
         };
-        if !why.is_empty() {
+        if let Some(why) = why {
             notes.push(format!("vCPU {vcpu} of {domain} {why}: it is left out"));
             continue;
         }

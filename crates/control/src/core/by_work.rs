@@ -81,7 +81,7 @@ impl ByWork {
         let of = &question.settings;
         let rules: Vec<Rule> = of.iter().copied().map(Rule::Layer).collect();
         let Some(present) = rules.first() else { return Ok(None) };
-        let predictor = Predictor::judging_from(0, &segments, present, &[], Calibrated::default(), None)?;
+        let predictor = Predictor::of_all(&segments, present, &[], Calibrated::default())?;
         let Some(predictor) = predictor.filter(|of| of.own_error.abs() <= OWN_ERROR) else {
             return Ok(None);
         };

@@ -47,7 +47,7 @@ pub(crate) fn socket(qmp: &Path) -> anyhow::Result<String> {
     let path = qmp.to_str().context("--qmp: the path of the socket is not UTF-8")?;
     let path = path.strip_prefix("unix:").map_or(path, |path| path.split(',').next().unwrap_or(path));
     let path = std::path::absolute(path).with_context(|| format!("--qmp {}", qmp.display()))?;
-    Ok(path.to_string_lossy().into_owned())
+    Ok(path.to_str().context("--qmp: the path of the socket is not UTF-8")?.to_owned())
 }
 
 #[derive(clap::Args)]

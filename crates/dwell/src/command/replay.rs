@@ -116,8 +116,7 @@ impl ReplayedByWork {
         let (present, true) = model.present(reader.metadata()) else { return Ok(None) };
         let [present] = present[..] else { return Ok(None) };
         let Some(segments) = by_work::segments(reader, present.layer())? else { return Ok(None) };
-        let predictor =
-            Predictor::judging_from(0, &segments, &Rule::Layer(present), &[], model.calibrated(), None)?;
+        let predictor = Predictor::of_all(&segments, &Rule::Layer(present), &[], model.calibrated())?;
         let Some(predictor) = predictor else { return Ok(None) };
         model.halts_cost_at_least(predictor.added_by_halt());
         let never = causal::with_maximum(present, 0);
@@ -140,7 +139,7 @@ impl ReplayedByWork {
         let above = host.above(reader, model)?;
         let known = above.calibrated(model);
         let Above { segments, seen, present } = above;
-        let predictor = Predictor::judging_from(0, &segments, &present, &seen.by_host, known, None)?;
+        let predictor = Predictor::of_all(&segments, &present, &seen.by_host, known)?;
         let predictor = predictor.context(TOO_LITTLE)?;
         model.halts_cost_at_least(predictor.added_by_halt());
         let mut rules = vec![("in force", present)];

@@ -222,11 +222,20 @@ impl Predictor {
         Predictor::judging_from(segments.rows.len() / 2, segments, present, by_host, known, other)
     }
 
-    /// The same, judging from this segment on: from the first, of settings that are not chosen by the recording.
+    /// The same with all of it for judging, of settings that are not chosen by it.
     ///
     /// # Errors
     /// As there.
-    pub fn judging_from(
+    pub fn of_all(
+        segments: &Segments,
+        present: &Rule,
+        by_host: &[Option<bool>],
+        known: Calibrated,
+    ) -> Result<Option<Predictor>, RuleError> {
+        Predictor::judging_from(0, segments, present, by_host, known, None)
+    }
+
+    fn judging_from(
         from: usize,
         segments: &Segments,
         present: &Rule,

@@ -76,7 +76,7 @@ pub fn import<W: Write + Send>(
         summary.note(metadata, what.to_owned());
     }
     summary.set_overlaps(checks.0.overlaps(), metadata);
-    summary.note_hole(checks.1, metadata);
+    summary.note_gap(checks.1, metadata);
     summary.format = "a table".to_owned();
     if metadata.source.tool.is_empty() {
         metadata.source.tool = "csv".to_owned();

@@ -130,20 +130,19 @@ impl ImportSummary {
         self.lost.incomplete_episodes = self.incomplete_episodes;
         metadata.source.tool = tool;
         metadata.source.events = self.used.keys().cloned().collect();
-        metadata.recorded = span.0;
-        self.note_hole(span, metadata);
+        metadata.recorded = span.all;
+        self.note_gap(span, metadata);
         metadata.lost = self.lost.clone();
         self.note_incomplete(metadata);
     }
 
-    /// Most of the time is without events, and that is longer than any machine idles.
-    fn note_hole<O>(&mut self, EventSpan(all, hole): EventSpan, metadata: &mut Metadata<O>) {
+    /// Notes a gap that is most of the time, and longer than any machine idles.
+    fn note_gap<O>(&mut self, EventSpan { all, gap }: EventSpan, metadata: &mut Metadata<O>) {
         const LONG_NS: u64 = 60_000_000_000;
-        if let Some((all, hole)) = all.zip(hole).filter(|(all, hole)| hole.ns() >= LONG_NS.max(all.ns() / 2))
-        {
-            let [hole_s, all_s, from_s] = [hole.ns(), all.ns(), hole.start_ns].map(|ns| ns as f64 / 1e9);
+        if let Some((all, gap)) = all.zip(gap).filter(|(all, gap)| gap.ns() >= LONG_NS.max(all.ns() / 2)) {
+            let [gap_s, all_s, from_s] = [gap.ns(), all.ns(), gap.start_ns].map(|ns| ns as f64 / 1e9);
             let note = format!(
-                "nothing is in the text for {hole_s:.0} of {all_s:.0} s, from {from_s} s on: a clock that was set, a machine that \
+                "nothing is in the text for {gap_s:.0} of {all_s:.0} s, from {from_s} s on: a clock that was set, a machine that \
                  was suspended, or two traces; rates and shares are of all of this time"
             );
             self.note(metadata, note);
@@ -170,16 +169,20 @@ impl ImportSummary {
 /// From the first event of a text to the last, of any kind: for so long at least the recorder watched; and the longest time
 /// in it without any.
 #[derive(Clone, Copy, Debug, Default)]
-struct EventSpan(Option<TimeRecorded>, Option<TimeRecorded>);
+struct EventSpan {
+    all: Option<TimeRecorded>,
+    gap: Option<TimeRecorded>,
+}
 
 impl EventSpan {
     /// Takes the next event, or an idle time.
     fn add(&mut self, start_ns: u64, end_ns: u64) {
-        let all = self.0.get_or_insert(TimeRecorded { start_ns, end_ns });
-        let hole = TimeRecorded { start_ns: all.end_ns, end_ns: start_ns };
-        self.1 = self.1.filter(|hole| end_ns <= hole.start_ns || start_ns >= hole.end_ns);
-        if hole.ns() > self.1.map_or(0, TimeRecorded::ns) {
-            self.1 = Some(hole);
+        let all = self.all.get_or_insert(TimeRecorded { start_ns, end_ns });
+        let gap = TimeRecorded { start_ns: all.end_ns, end_ns: start_ns };
+        // An event that comes late may be in the gap.
+        self.gap = self.gap.filter(|gap| end_ns <= gap.start_ns || start_ns >= gap.end_ns);
+        if gap.ns() > self.gap.map_or(0, TimeRecorded::ns) {
+            self.gap = Some(gap);
         }
         *all = all.with(Some(start_ns), Some(end_ns));
     }

@@ -171,7 +171,7 @@ impl Order {
             ));
         }
         // Differences begin with 0.
-        let differ = self.goes_back() && self.span.0.is_none_or(|span| span.start_ns < span.end_ns / 2);
+        let differ = self.goes_back() && self.span.all.is_none_or(|span| span.start_ns < span.end_ns / 2);
         differ.then(|| {
             format!(
                 "{name}: times go back in {backwards} of {events} events: these are no times but differences, as \
@@ -412,7 +412,7 @@ impl EventReader {
         let span = order.span;
         header.fill(metadata);
         // That a time is of the day, as of ftrace's clock tai, shows in nothing else.
-        if metadata.clock == Clock::Perf && span.0.is_some_and(|span| span.start_ns > WALL_NS) {
+        if metadata.clock == Clock::Perf && span.all.is_some_and(|span| span.start_ns > WALL_NS) {
             metadata.clock = Clock::Unknown;
         }
         metadata.layer = layer;

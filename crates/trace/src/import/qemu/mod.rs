@@ -55,10 +55,10 @@ use std::io::Write;
 
 /// Whether a line names an event that is read.
 pub(super) fn names_event(line: &str) -> bool {
-    is_event(line) || matches!(Line::parse(line), Line::Unparsable(_))
+    matches!(Line::parse(line), Line::Event(_) | Line::Unparsable(_))
 }
 
-/// Whether a line is such an event, whole.
+/// Whether a line is one that can be read.
 pub(super) fn is_event(line: &str) -> bool {
     matches!(Line::parse(line), Line::Event(_))
 }
