@@ -244,7 +244,7 @@ impl Model {
         Ok(if unknown { Some(source.upper_latency()?) } else { None })
     }
 
-    /// A note on a wakeup latency that many of the lengths which include it are shorter than; of a source that was replayed.
+    /// A note where a given or calibrated wakeup latency is longer than many of the idle times that include it.
     pub(crate) fn note_of_latency(&self, source: &RecordingSource) -> anyhow::Result<Option<String>> {
         let (given, measured) = self.given_and_measured;
         let measured = measured.filter(|_| self.wakeup_latency_origin != Origin::Recorded);
@@ -255,8 +255,8 @@ impl Model {
             [dwell_report::percent(share), dwell_report::duration(latency.get() as f64)];
         Ok((share > 0.05).then(|| {
             format!(
-                "{share_words} of the idle times that include the wakeup latency are shorter than {latency}: it is shorter, and \
-                 what halts cost is more"
+                "{share_words} of the idle times that include the wakeup latency are shorter than {latency}: the latency \
+                 is shorter than that, and halts cost more than is shown"
             )
         }))
     }

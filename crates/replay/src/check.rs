@@ -142,7 +142,7 @@ pub enum Cause {
         /// In how many episodes.
         episodes: u64,
     },
-    /// Polls end too long before their idle times do: others had the CPU, or they went on after an interrupt that woke no task.
+    /// Successful polls that ended long after their events: others had the CPU, or they went on after an interrupt that woke no task.
     PollsWentOn { episodes: u64 },
     /// Others had the guest's CPU during polls, for `lost_ns` in all.
     PreemptedPolls { episodes: u64, lost_ns: u64 },
@@ -165,7 +165,7 @@ impl fmt::Display for Cause {
             Cause::PollsWentOn { episodes } => write!(
                 f,
                 "{episodes} successful polls have a wakeup latency of more than {} us, which a poll does not take: others had \
-                 the CPU; or an interrupt that woke no task was taken for the end, which this release does not do: record again",
+                 the CPU, or they end at interrupts that woke no task, as earlier releases recorded them (record again)",
                 LONGEST_POLL_END_NS / 1_000
             ),
             Cause::PreemptedPolls { episodes, lost_ns } => write!(

@@ -136,8 +136,8 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     let polls = summary.polls_that_went_on;
     let went_on = are_many(polls, summary.all.episodes).then(|| {
         let what = format!(
-            "{} end more than {} after {}: others had the CPU; or an interrupt that woke no task was taken for the end, \
-             which this release does not do: record or import again",
+            "{} end more than {} after {}: others had the CPU, or they end at interrupts that woke no task, as earlier \
+             releases recorded them (record or import again)",
             number_of(polls.into(), "successful poll"),
             duration(LONGEST_POLL_END_NS as f64),
             if polls == 1 { "its event" } else { "their events" },

@@ -1216,7 +1216,7 @@ fn a_wakeup_latency_longer_than_what_includes_it_is_noted() {
             json(&words)["notes"].to_string()
         };
         let (long, short) = (notes("9ms"), notes("5us"));
-        assert!(long.contains("are shorter than 9.00 ms: it is shorter"), "{long}");
+        assert!(long.contains("are shorter than 9.00 ms: the latency is shorter than that"), "{long}");
         assert!(!short.contains("are shorter than"), "{short}");
     }
 }

@@ -167,29 +167,29 @@ const ASSUMED_OF_VCPUS: Estimates = Estimates {
     ..ASSUMED
 };
 
-/// What is assumed where this rule was in force, and where it took so long from the end of a halt to the next segment.
+/// What is assumed under this rule, on a machine that takes `exit_ns` from the end of a halt to the next segment.
 fn assumed_under(present: &Rule, exit_ns: u64) -> Estimates {
-    let like = |of: Estimate| {
+    let scaled = |of: Estimate| {
         let ns = |ns: u64| ns.saturating_mul(exit_ns.max(ASSUMED_EXIT_NS)) / ASSUMED_EXIT_NS;
         Estimate { ns: ns(of.ns), low_ns: ns(of.low_ns), high_ns: ns(of.high_ns), ..of }
     };
     match present {
         Rule::Layer(setting) if matches!(setting.layer(), Layer::Host) => ASSUMED_OF_VCPUS,
         _ => Estimates {
-            after_poll: like(ASSUMED.after_poll),
-            external_poll: like(ASSUMED.external_poll),
-            longer_segment: like(ASSUMED.longer_segment),
+            after_poll: scaled(ASSUMED.after_poll),
+            external_poll: scaled(ASSUMED.external_poll),
+            longer_segment: scaled(ASSUMED.longer_segment),
             ..ASSUMED
         },
     }
 }
 
-/// From the end of a halt to the next segment on the machine of [`ASSUMED`] \[ns\]. A CPU goes most of the same way after a poll; where
-/// it takes longer, as in a guest that is emulated (24 to 35 us), so does what is assumed of CPU time.
+/// From the end of a halt to the next segment on the machine of [`ASSUMED`] \[ns\]. A CPU runs most of the same code after a poll:
+/// where that takes longer, as in an emulated guest (24 to 35 us), the assumed CPU times are longer in proportion.
 const ASSUMED_EXIT_NS: u64 = 7_000;
 
-/// Where fewer than one idle time in so many halts, its latency is not that of a halt among many: with 5 or 6 in a hundred it was 84
-/// to 88 us in a guest of QEMU's emulator, and 68 us where all halted.
+/// Where fewer than one idle time in so many halts, the latency is not that of frequent halts: in an emulated guest it was 84 to
+/// 88 us where 5 or 6 in a hundred halted, and 68 us where all did.
 const SELDOM: usize = 10;
 
 impl Estimates {
@@ -401,9 +401,9 @@ const fn are_rare(polls: usize, halts: usize) -> bool {
     polls.saturating_mul(50) < halts
 }
 
-/// Seldom halts are those of polls that failed since something held up another CPU, which holds it up after them, too. In a guest of
-/// QEMU's emulator the median of wakers then ran 35 to 43 us longer than after polls, and that of many halts 10 us; what the
-/// shortest tenth ran longer was 8 to 13 us (a ping-pong and redis, `guest_halt_poll_ns` of 0 and 200000).
+/// Rare halts mostly follow polls that timed out because something delayed the waking CPU, and the delay goes on after the wakeup. In
+/// an emulated guest the median of wakers then ran 18 to 47 us longer than after polls, where halts were frequent 10 us; the
+/// shortest tenth of wakers ran 5 to 14 us longer (a ping-pong and redis, `guest_halt_poll_ns` of 0 and 200000).
 const UNDISTURBED: usize = 10;
 
 /// How much longer the segments of a task are with halts.
@@ -432,18 +432,16 @@ fn of_halts(lengths: &Lengths<'_>, other: After) -> Option<AddedByHalts> {
             is_known.then_some((halted.len().min(others.len()), halted, others))
         });
     let (_, halted, others) = both.max_by_key(|(fewer, ..)| *fewer)?;
-    let of_all = |one_in| {
-        let [halted, others] = [halted, others].map(|of| Estimate::at(of.clone(), one_in));
-        let (halted, others) = (halted?, others?);
-        Some(AddedByHalts { added: Estimate::difference(halted, others), halted })
-    };
-    let most = of_all(2)?;
-    if halted.len().saturating_mul(SELDOM) >= others.len() {
-        return Some(most);
+    let quantiles =
+        |one_in| Some((Estimate::at(halted.clone(), one_in)?, Estimate::at(others.clone(), one_in)?));
+    let (median, of_others) = quantiles(2)?;
+    let mut added = Estimate::difference(median, of_others);
+    if halted.len().saturating_mul(SELDOM) < others.len() {
+        let (shortest, of_others) = quantiles(UNDISTURBED)?;
+        let undisturbed = Estimate::difference(shortest, of_others);
+        added = Estimate { high_ns: added.high_ns.max(undisturbed.ns), ..undisturbed };
     }
-    let AddedByHalts { added: least, .. } = of_all(UNDISTURBED)?;
-    let high_ns = most.added.high_ns.max(least.ns);
-    Some(AddedByHalts { added: Estimate { high_ns, ..least }, ..most })
+    Some(AddedByHalts { added, halted: median })
 }
 
 /// The median latency of the halts of a recording, from what woke them; `None` where it has hardly any.
@@ -453,18 +451,17 @@ pub(crate) fn halt_latency(segments: &Segments) -> Option<Nanos> {
     Some(Nanos(Estimate::of(late.collect())?.ns))
 }
 
-/// What an interrupt is assumed to cost the waker: no more than wakers run after they have woken a CPU that halted, the median of the
-/// task that runs shortest then, which may be less than 2 us. Unless it is calibrated, it may be as much: in a nested guest without
-/// hardware help it was 70 us.
+/// What an interrupt is assumed to cost the waker: no more than wakers run after they have woken a halted CPU (the median of the task
+/// that runs shortest then), which can be less than 2 us. The upper end is at least that unless it is calibrated: in a nested guest
+/// without hardware help an interrupt took 70 us.
 fn within(assumed: Estimate, after_waking: &Lengths<'_>) -> Estimate {
     let halted = after_waking.iter().filter(|((_, after), _)| *after == After::Halt);
     let shortest = halted.filter_map(|(_, lengths)| Estimate::of(lengths.clone())).map(|of| of.ns).min();
-    let most = |ns: u64| ns.min(shortest.unwrap_or(ns));
-    let high_ns = if assumed.calibrated { 0 } else { shortest.unwrap_or(0) };
+    let Some(shortest) = shortest else { return assumed };
     Estimate {
-        ns: most(assumed.ns),
-        low_ns: most(assumed.low_ns),
-        high_ns: assumed.high_ns.max(high_ns),
+        ns: assumed.ns.min(shortest),
+        low_ns: assumed.low_ns.min(shortest),
+        high_ns: if assumed.calibrated { assumed.high_ns } else { assumed.high_ns.max(shortest) },
         ..assumed
     }
 }

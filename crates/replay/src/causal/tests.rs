@@ -819,7 +819,7 @@ fn a_seldom_halt_is_no_estimate_of_many() {
     assert_eq!(after_halt(Some(20_000)), ([20_000, 10_000, 40_000], false, true));
 }
 
-/// A halt among many polls is often one whose waker was held up, and most of those are held up afterwards, too.
+/// Rare halts mostly follow a delay of the waking CPU that goes on after the wakeup.
 #[test]
 fn what_holds_up_the_waker_of_a_seldom_halt_is_not_the_interrupt() {
     let mut recorded = ping_pong(5_000, 50_000, 2_000);
@@ -836,7 +836,7 @@ fn what_holds_up_the_waker_of_a_seldom_halt_is_not_the_interrupt() {
     assert_eq!([ipi.ns, ipi.low_ns, ipi.high_ns], [7_000, 7_000, 37_000]);
 }
 
-/// Where a CPU takes three times as long from a halt to the next segment, so does what is assumed of polls.
+/// What is assumed after polls grows with the time from a halt to the next segment.
 #[test]
 fn a_slow_machine_is_assumed_to_be_slow_after_polls() {
     let mut recorded = ping_pong(5_000, 90_000, 500);

@@ -234,8 +234,8 @@ impl ByWork {
         words + &self.faster().unwrap_or_default()
     }
 
-    /// The setting of those shown that does most work, if it does more for certain, and from which price of a halt on a unit costs
-    /// less there: a cost says nothing of how long the work takes.
+    /// Of the settings shown, the one with which most work is done, if its range excludes less than now, and the halt cost above
+    /// which a unit costs less there. The cost of a unit does not show how long the work takes.
     fn faster(&self) -> Option<String> {
         let (present, others) = self.advice.settings.split_first()?;
         if self.goal.figure() != Figure::Cost {
@@ -245,11 +245,12 @@ impl ByWork {
         // Of those that hardly differ the first one, the default if it is among them.
         let fastest = faster.clone().map(|row| row.work.speed.middle).fold(1.0, f64::max);
         let row = faster.into_iter().find(|row| row.work.speed.middle > 0.98 * fastest)?;
-        // For as much work as the present setting does in a second.
-        let [polled_s, halts] = [|of: &Work| of.polled_s.middle, |of: &Work| of.halts_per_s.middle]
-            .map(|of| (of(&row.work) / row.work.speed.middle, of(&present.work)));
-        let even_s = (polled_s.0 - polled_s.1) / (halts.1 - halts.0);
-        let dearer = (halts.1 > halts.0 && even_s > 0.0).then(|| {
+        // Polled time and halts for as much work as the present setting does in a second.
+        let for_same =
+            |work: &Work| [work.polled_s, work.halts_per_s].map(|of| of.middle / work.speed.middle);
+        let ([polled_s, halts], [polled_now_s, halts_now]) = (for_same(&row.work), for_same(&present.work));
+        let even_s = (polled_s - polled_now_s) / (halts_now - halts);
+        let dearer = (halts_now > halts && even_s > 0.0).then(|| {
             format!("; a unit costs less there if a halt costs more than {}", duration(even_s * 1e9))
         });
         Some(format!(
