@@ -40,7 +40,8 @@ pub struct Controller {
     trust: Trust,
     pace: Pace,
     writes: Writes,
-    decided_ns: u64,
+    /// Up to when what was observed counts.
+    observed_ns: u64,
     glances: Glances,
     /// Whether a glance has shown that the load may be another one.
     pub(crate) another_load: bool,
@@ -80,7 +81,7 @@ impl Controller {
             trust: Trust::new(0),
             pace: Pace::new(terms.period.get(), terms.cpu_limit.get() as f64 / 1e9),
             writes: Writes::default(),
-            decided_ns: 0,
+            observed_ns: 0,
             glances: Glances::default(),
             another_load: false,
             checks,
@@ -104,7 +105,7 @@ impl Controller {
     pub fn start(&mut self, now_ns: u64) {
         self.checks.break_off(now_ns);
         self.trust = Trust::new(now_ns);
-        self.decided_ns = now_ns;
+        self.observed_ns = now_ns;
         self.pace.start(now_ns);
     }
 
@@ -176,15 +177,18 @@ impl Controller {
     pub fn glance(&mut self, now_ns: u64, ns: u64, cpus: usize, counted: &Counts) {
         if self.glances.glance(now_ns, ns, cpus, &self.present, counted, self.terms.halt_cost) {
             self.another_load = true;
-            self.decided_ns = now_ns;
+            self.observed_ns = now_ns;
             self.pace.hasten(now_ns);
         }
     }
 
     /// Decides. A change that is returned comes into force only with [`Controller::changed`].
     pub fn decide(&mut self, now_ns: u64, observed: &[Observed]) -> Option<Change> {
-        let span_ns = now_ns.saturating_sub(self.decided_ns).max(1);
-        self.decided_ns = now_ns;
+        let span_ns = now_ns.saturating_sub(self.observed_ns).max(1);
+        // What is observed next stands for the time in which a setting settles, too.
+        if !(observed.is_empty() && self.settles()) {
+            self.observed_ns = now_ns;
+        }
         self.choice.vetoes.clear();
         let settings = [self.originals(), self.present];
         if self.another_load {

@@ -350,6 +350,10 @@ impl Source for Guest {
         let ns = since.values().map(Between::ns).max().unwrap_or(0);
         let counted = since.values().map(|cpu| counts(cpu.cpu, 0)).sum();
         controller.glance(now_ns, ns, now.len(), &counted);
+        if controller.another_load {
+            // A burst does not stand for what was before it.
+            self.last = Some(now.clone());
+        }
         *before = now;
         Ok(())
     }
@@ -380,10 +384,7 @@ impl Guest {
             (self.counters, self.online) = (IdleCounters::of(machine, self.layer), online);
         }
         let now = self.counters.read();
-        // A burst does not stand for what was before another load.
-        let last = if another_load { Some(now.clone()) } else { self.last.clone() };
-        self.last = Some(now.clone());
-        let Some(last) = last else { return Ok(vec![]) };
+        let Some(last) = self.last.replace(now.clone()) else { return Ok(vec![]) };
         let share =
             |counted: &Between| counts(counted.cpu, 0).cost_ns(self.halt_cost) as f64 / counted.ns() as f64;
         if !another_load && since(&now, &last).values().map(share).sum::<f64>() <= LEAST_CPU {

@@ -2,7 +2,7 @@
 //! controller that sees bursts of it.
 
 use crate::core::pricing::{fresh, play};
-use crate::core::{Controller, Episode, Observed, Stretches, Terms};
+use crate::core::{Cause, Controller, Episode, Observed, Stretches, Terms};
 use dwell_policy::param::Setting;
 use dwell_policy::version::Version;
 use dwell_policy::{Layer, Nanos};
@@ -63,8 +63,8 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
     let mut random = SplitMix64::new(seed);
     let (mut done, mut lines) = (vec![Done::default(); PHASES.len()], vec![]);
     let (mut now_ns, mut halted) = (0, false);
-    // Of a burst: when it ends, and what was seen in it.
-    let (mut burst_until_ns, mut decided_ns) = (None, 0);
+    // Of a burst: when it ends, up to when the ones before stand for what was not watched, and what was seen in it.
+    let (mut burst_until_ns, mut observed_ns) = (None, 0);
     let (mut counted, mut seen) = (Counts::default(), Stretches::new(16_384));
     // Since the last glance.
     let (mut glanced, mut glanced_ns, mut may_glance) = (Counts::default(), 0, false);
@@ -99,7 +99,7 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
             controller.spent(now_ns, Nanos(GLANCE_CPU_NS));
             glanced_ns = now_ns;
             if controller.another_load {
-                decided_ns = now_ns;
+                observed_ns = now_ns;
             }
         }
         match burst_until_ns {
@@ -119,13 +119,24 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
                 if settles { GLANCE_CPU_NS } else { BURST_CPU_NS + EPISODE_CPU_NS * counted.episodes };
             // Right after a switch no burst is taken.
             may_glance = if settles { may_glance } else { counted.cost_ns(K) > u128::from(BURST_NS / 1_000) };
-            let share = (BURST_NS as f64 / (now_ns - decided_ns).max(1) as f64).min(1.0);
-            decided_ns = now_ns;
+            let share = (BURST_NS as f64 / (now_ns - observed_ns).max(1) as f64).min(1.0);
+            observed_ns = if settles { observed_ns } else { now_ns };
             let observed = Observed { share, ..Observed::new(0, std::mem::take(&mut counted), seen.take()) };
             let observed = if settles { vec![] } else { vec![observed] };
             if let Some(change) = controller.decide(now_ns, &observed) {
                 player.set(&change.to);
                 controller.changed(&change);
+                if let Cause::Verified(measured) | Cause::Refuted { measured, .. } | Cause::Tried(measured) =
+                    change.cause
+                    && !load.open
+                    && load.name != "idle"
+                    && now_ns % PHASE_NS > SECOND_NS
+                {
+                    let most = 1e9 / (load.after_poll_ns.min(load.after_halt_ns) + load.busy_ns) as f64;
+                    for per_s in [measured.setting_per_s, measured.reference_per_s].into_iter().flatten() {
+                        assert!(per_s < 1.05 * most, "{}: {per_s} a second of {most}: {change:?}", load.name);
+                    }
+                }
                 let values: Vec<i64> = change.to.iter().map(|(_, value)| value).collect();
                 let at_s = change.at_ns as f64 / 1e9;
                 lines.push(format!("{at_s:.3} s, {}: {values:?} {:?}", load.name, change.cause));
