@@ -100,6 +100,67 @@ pub(crate) fn the_guest_layer_is_controlled(test: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Two threads that wake each other after 20, 1 and 100 us of work, with an idle machine between: round trips a second of each phase.
+const PING_PONG: &str = "
+    phases() {
+        for work_us in 20 0 1 100 20; do
+            if [ $work_us = 0 ]; then inside nap 0 20000 300 constant >/dev/null; continue; fi
+            echo $1 $work_us $(inside pingpong $work_us 10000) >>/out/rates
+        done
+    }
+    max() { echo $1 >/sys/module/haltpoll/parameters/guest_halt_poll_ns; inside pingpong 20 300 >/dev/null; }
+    controlled() {
+        max $1
+        dwell control --mode active --layer guest --halt-cost 200us >/out/control.$1.txt 2>&1 & control=$!
+        until_succeeds grep -q 'guest: controls;' /out/control.$1.txt
+        phases controlled.$1
+        keep stop.$1 dwell control stop
+        wait $control
+    }
+";
+
+/// What is done of what is done under the better of *never* and the default, at least. The recorder's programs and dwell are emulated
+/// as well: they take ten times as long.
+const LEAST_WORK: f64 = 0.7;
+
+/// Loads that react, one after the other, under control that begins with *never* or with the default.
+pub(crate) fn loads_that_react_are_controlled(test: &str) -> Result<(), String> {
+    let script = format!(
+        "{PING_PONG}
+        for max in 0 200000; do max $max; phases fixed.$max; done
+        for max in 0 200000; do controlled $max; done"
+    );
+    let limit = Duration::from_secs(400);
+    let job = Job { append: crate::guest::FORCED, script: &script, limit, ..Job::in_parallel() };
+    let ran = job.run(test)?;
+    let rates = ran.text("rates");
+    let rates_of = |arm: &str| -> Vec<f64> {
+        let of = rates.lines().filter_map(|line| line.strip_prefix(arm)?.split(' ').next_back());
+        of.map(|rate| rate.parse().expect("a rate is a number")).collect()
+    };
+    let [never, default] = ["fixed.0", "fixed.200000"].map(rates_of);
+    let mut failed = vec![];
+    for from in ["0", "200000"] {
+        ran.succeeded(&format!("stop.{from}"));
+        ran.text(&format!("control.{from}.txt")).lines().for_each(|line| say!("{test}: {line}"));
+        let controlled = rates_of(&format!("controlled.{from} "));
+        assert!(controlled.len() == 4 && never.len() == 4 && default.len() == 4, "{rates}");
+        for (phase, rate) in controlled.iter().enumerate() {
+            let work = rate / never[phase].max(default[phase]);
+            say!(
+                "{test}: from {from}, phase {phase}: {rate:.0} a second, {:.0} never, {:.0} by default: {work:.2}",
+                never[phase],
+                default[phase]
+            );
+            if work < LEAST_WORK {
+                failed.push((from, phase, work));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "too little work: {failed:?}");
+    Ok(())
+}
+
 /// KVM, of which two VMs keep their statistics files open; each has a vCPU on a CPU of its own, is woken from
 /// another one, and has its load in a file. The controller has the last CPU, so that no other task ends a
 /// poll.

@@ -50,6 +50,7 @@ const JOBS: &[(&str, Check)] = &[
     ("doctor_is_right_about_every_kernel", guest::doctor_is_right_about_every_kernel),
     ("the_guest_layer_from_record_to_revert", guest::from_record_to_revert),
     ("the_guest_layer_is_controlled", control::the_guest_layer_is_controlled),
+    ("loads_that_react_are_controlled", control::loads_that_react_are_controlled),
     ("the_host_layer_is_controlled", control::the_host_layer_is_controlled),
     ("control_is_soaked", soak::control_is_soaked),
     ("the_host_layer_from_record_to_revert", host::from_record_to_revert),
@@ -83,6 +84,7 @@ const JOBS: &[(&str, Check)] = &[
 /// Run with `--ignored`, and with `DWELL_BOX_LONG=1`: they run in real time or take minutes.
 const LONG: &[&str] = &[
     "an_open_loop_is_predicted",
+    "loads_that_react_are_controlled",
     "loads_that_react_are_predicted",
     "a_machine_that_is_killed_starts_in_order",
     "every_timer_of_a_vcpu_is_the_models",

@@ -86,13 +86,10 @@ const WORK_US: [u64; 3] = [1, 20, 100];
 pub(crate) fn loads_that_react_are_predicted(test: &str) -> Result<(), String> {
     let mut failed = vec![];
     for work_us in WORK_US {
-        let ran = [under(test, work_us, MAXIMA[0])?, under(test, work_us, MAXIMA[1])?];
-        // The median over the turns of both machines.
-        let mut faster: Vec<f64> = ran.iter().flat_map(turns).collect();
-        faster.sort_by(f64::total_cmp);
-        let faster = faster[faster.len() / 2];
+        let ran = under_both(test, work_us)?;
+        let faster = faster(&ran);
         for (from, to) in [(0, 1), (1, 0)] {
-            let speed = predicted(&ran[from], MAXIMA[to]);
+            let speed = predicted(&ran, MAXIMA[from], MAXIMA[to]);
             let [middle, low, high] =
                 ["middle", "low", "high"].map(|end| speed[end].as_f64().expect("a number"));
             let measured = if from == 0 { faster } else { 1.0 / faster };
@@ -111,18 +108,20 @@ pub(crate) fn loads_that_react_are_predicted(test: &str) -> Result<(), String> {
 }
 
 /// Turns under each maximum.
-const TURNS: usize = 5;
+const TURNS: usize = 9;
 
-/// Of each turn, the work under the second maximum over that under the first.
-fn turns(ran: &Ran) -> Vec<f64> {
+/// The work under the second maximum over that under the first, in the median turn.
+fn faster(ran: &Ran) -> f64 {
     let rates: Vec<f64> =
         ran.text("rates").lines().map(|line| line.parse().expect("a rate is a number")).collect();
     assert_eq!(rates.len(), 2 * TURNS);
-    rates.chunks(2).map(|pair| pair[1] / pair[0]).collect()
+    let mut turns: Vec<f64> = rates.chunks(2).map(|pair| pair[1] / pair[0]).collect();
+    turns.sort_by(f64::total_cmp);
+    turns[TURNS / 2]
 }
 
-/// Turns without a recording, and a recording under one of the maxima.
-fn under(test: &str, work_us: u64, max_ns: u64) -> Result<Ran, String> {
+/// Turns under both maxima without a recording, and a recording under each.
+fn under_both(test: &str, work_us: u64) -> Result<Ran, String> {
     let [never, default] = MAXIMA;
     let script = format!(
         "max() {{ echo $1 >/sys/module/haltpoll/parameters/guest_halt_poll_ns; inside pingpong {work_us} 100 >/dev/null; }}
@@ -130,28 +129,25 @@ fn under(test: &str, work_us: u64, max_ns: u64) -> Result<Ran, String> {
             max {never}; inside pingpong {work_us} 400 >>/out/rates
             max {default}; inside pingpong {work_us} 400 >>/out/rates
         done
-        max {max_ns}
-        inside pingpong {work_us} 9000 >/dev/null & load=$!
-        sleep 0.4
-        keep record dwell record guest --duration 2s -o /out/guest.parquet
-        kill $load"
+        for max in {never} {default}; do
+            max $max
+            inside pingpong {work_us} 9000 >/dev/null & load=$!
+            sleep 0.4
+            keep $max dwell record guest --duration 2s -o /out/$max.parquet
+            kill $load
+        done"
     );
-    let job = Job {
-        options: &["-accel", "tcg,thread=multi"],
-        append: crate::guest::FORCED,
-        script: &script,
-        ..Job::default()
-    };
-    let ran = job.run_again(test, 8)?;
-    ran.succeeded("record");
+    let job = Job { append: crate::guest::FORCED, script: &script, ..Job::in_parallel() };
+    let ran = job.run(test)?;
+    MAXIMA.iter().for_each(|max_ns| ran.succeeded(&max_ns.to_string()));
     Ok(ran)
 }
 
-/// What `tune` says of the speed under another maximum, all else being as recorded.
-fn predicted(ran: &Ran, max_ns: u64) -> Value {
+/// What `tune` says of the speed under another maximum than was recorded, all else being as it was.
+fn predicted(ran: &Ran, recorded_ns: u64, max_ns: u64) -> Value {
     const MAXIMUM: &str = "guest_halt_poll_ns";
-    let tune =
-        dwell_json(&["tune", "--halt-cost", "20us", "--despite-self-check"], &[&ran.path("guest.parquet")]);
+    let recording = ran.path(&format!("{recorded_ns}.parquet"));
+    let tune = dwell_json(&["tune", "--halt-cost", "20us", "--despite-self-check"], &[&recording]);
     let settings = tune["work"]["settings"].as_array().expect("a table of work");
     let mut wanted = settings[0]["setting"].clone();
     wanted[MAXIMUM] = max_ns.into();
