@@ -156,6 +156,7 @@ impl<'a> Control<'a> {
     fn begin(scene: Scene<'a>, config: Config, metrics: Option<Rc<Server>>) -> anyhow::Result<Control<'a>> {
         let Scene { machine, holder, world, published, notes } = scene;
         let layers = layers(machine, &config)?;
+        say_unused(&config, notes);
         let qemus = qemus(&config).map(|qemu| Qemu::new(&qemu.qmp)).collect();
         let log = open_log(&config, notes)?;
         let mut control = Control {
@@ -449,6 +450,20 @@ fn layers(machine: &dyn Writable, config: &Config) -> anyhow::Result<Vec<Layer>>
         "the layer iothread needs the monitor of a QEMU: --qmp SOCKET, or [[qemu]] in the configuration"
     );
     Ok(layers)
+}
+
+/// What the configuration gives for layers that it leaves out.
+fn say_unused(config: &Config, notes: Notes<'_>) {
+    let given = [
+        (Layer::Iothread, "--qmp or [[qemu]]", config.qemus.is_empty()),
+        (Layer::Host, "--vm or [[vm]]", config.vms.is_empty()),
+    ];
+    for (layer, given, is_none) in given {
+        if !is_none && !config.layers.is_empty() && !config.layers.contains(&layer) {
+            let line = format!("not controlled, since `layers` leaves it out; {given} is not used");
+            notes.say(&layer.name(), &line);
+        }
+    }
 }
 
 fn stays(error: &anyhow::Error) -> String {

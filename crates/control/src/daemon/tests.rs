@@ -883,6 +883,18 @@ fn what_a_killed_controller_left_of_other_layers_is_restored_at_the_start() {
 }
 
 #[test]
+fn what_is_given_for_a_layer_that_is_left_out_is_said() {
+    let fixture = Fixture::guest();
+    let qemus = vec![super::config::Qemu { qmp: "/run/vm.qmp".to_owned() }];
+    let of = |layers: Vec<Layer>| {
+        let config = Config { layers, qemus: qemus.clone(), ..configuration(Mode::Active) };
+        let ran = of_quiet(&fixture, &config, 1.0, vec![]);
+        ran.lines.iter().filter(|line| line.starts_with("iothread: not controlled")).count()
+    };
+    assert_eq!([of(vec![Layer::Guest]), of(vec![Layer::Guest, Layer::Iothread])], [1, 0]);
+}
+
+#[test]
 fn what_cannot_be_restored_is_not_controlled() {
     type Prepare = fn(&Fixture);
     let cases: [(Prepare, &str); 3] = [
