@@ -42,7 +42,10 @@ one() {
   "$dwell" record guest --duration 5s -o "$work/r.parquet" | head -n 1
   "$dwell" tune "$work/r.parquet" --halt-cost "$cost" --plan "$work/plan.toml" --force >"$work/tuned" 2>&1
   grep -A2 '^Advice' "$work/tuned"
-  if [ "$1" != advice ] || [ ! -f "$work/plan.toml" ]; then
+  if [ "$1" = advice ] && [ ! -f "$work/plan.toml" ]; then
+    echo "no plan: nothing is advised"; stop_load; return
+  fi
+  if [ "$1" != advice ]; then
     # The change that was advised before the rule was fed the wakeup latency: its values, with the effect that was predicted then.
     python3 "$here/plan.py" "$work/plan.toml" "$before" "$cost" "$@"
   fi
@@ -62,5 +65,5 @@ for c in $cases; do case $c in
   pingpong_bad) one $c default pp_load 5us 5000 5000 405000000 182000000 404000000 173000000 109 1694 ;;
   redis_good) one $c never redis_load 20us 50000 50000 745000000 426000000 0 424000000 37248 101 ;;
   pingpong_good) one $c never pp_load 20us 50000 50000 881000000 338000000 0 335000000 44056 132 ;;
-  paced_good) one $c default paced_load 20us advice 0 0 ;;
+  paced_good) one $c default paced_load 20us advice ;;
 esac; done
