@@ -40,7 +40,7 @@ pub struct Controller {
     trust: Trust,
     pace: Pace,
     writes: Writes,
-    /// Up to when what was observed counts.
+    /// The end of the time that observations cover \[ns\].
     observed_ns: u64,
     glances: Glances,
     /// Whether a glance has shown that the load may be another one.
@@ -185,7 +185,7 @@ impl Controller {
     /// Decides. A change that is returned comes into force only with [`Controller::changed`].
     pub fn decide(&mut self, now_ns: u64, observed: &[Observed]) -> Option<Change> {
         let span_ns = now_ns.saturating_sub(self.observed_ns).max(1);
-        // What is observed next stands for the time in which a setting settles, too.
+        // While a setting settles nothing is observed, and the next observation covers that time, too.
         if !(observed.is_empty() && self.settles()) {
             self.observed_ns = now_ns;
         }

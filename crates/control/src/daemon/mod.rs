@@ -432,9 +432,14 @@ impl Drop for Control<'_> {
     }
 }
 
+/// Whether `layers` has it, or names none.
+fn may_control(config: &Config, layer: Layer) -> bool {
+    config.layers.is_empty() || config.layers.contains(&layer)
+}
+
 /// The QEMUs of a configuration whose I/O threads are to be controlled.
 fn qemus(config: &Config) -> impl Iterator<Item = &config::Qemu> {
-    let asked = config.layers.is_empty() || config.layers.contains(&Layer::Iothread);
+    let asked = may_control(config, Layer::Iothread);
     config.qemus.iter().filter(move |_| asked)
 }
 
@@ -452,14 +457,14 @@ fn layers(machine: &dyn Writable, config: &Config) -> anyhow::Result<Vec<Layer>>
     Ok(layers)
 }
 
-/// What the configuration gives for layers that it leaves out.
+/// Prints what the configuration gives for layers that it leaves out.
 fn say_unused(config: &Config, notes: Notes<'_>) {
     let given = [
         (Layer::Iothread, "--qmp or [[qemu]]", config.qemus.is_empty()),
         (Layer::Host, "--vm or [[vm]]", config.vms.is_empty()),
     ];
     for (layer, given, is_none) in given {
-        if !is_none && !config.layers.is_empty() && !config.layers.contains(&layer) {
+        if !is_none && !may_control(config, layer) {
             let line = format!("not controlled, since `layers` leaves it out; {given} is not used");
             notes.say(&layer.name(), &line);
         }

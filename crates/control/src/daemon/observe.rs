@@ -351,7 +351,7 @@ impl Source for Guest {
         let counted = since.values().map(|cpu| counts(cpu.cpu, 0)).sum();
         controller.glance(now_ns, ns, now.len(), &counted);
         if controller.another_load {
-            // A burst does not stand for what was before it.
+            // The next burst does not cover the time before this glance.
             self.last = Some(now.clone());
         }
         *before = now;

@@ -119,8 +119,8 @@ const PING_PONG: &str = "
     }
 ";
 
-/// What is done of what is done under the better of *never* and the default, at least. The recorder's programs and dwell are emulated
-/// as well: they take ten times as long.
+/// The least work under control, as a share of that under the better of *never* and the default. The recorder and dwell are emulated
+/// too, and take ten times as long.
 const LEAST_WORK: f64 = 0.7;
 
 /// Loads that react, one after the other, under control that begins with *never* or with the default.

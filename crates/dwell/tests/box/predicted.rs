@@ -2,6 +2,7 @@
 //! two threads that wait for each other, on CPUs emulated in parallel.
 
 use crate::machine::{Job, Ran, dwell_json};
+use dwell_stats::median;
 use dwell_testing::say;
 use serde_json::Value;
 use std::time::Duration;
@@ -115,9 +116,7 @@ fn faster(ran: &Ran) -> f64 {
     let rates: Vec<f64> =
         ran.text("rates").lines().map(|line| line.parse().expect("a rate is a number")).collect();
     assert_eq!(rates.len(), 2 * TURNS);
-    let mut turns: Vec<f64> = rates.chunks(2).map(|pair| pair[1] / pair[0]).collect();
-    turns.sort_by(f64::total_cmp);
-    turns[TURNS / 2]
+    median(rates.chunks(2).map(|pair| pair[1] / pair[0]).collect()).expect("there are turns")
 }
 
 /// Turns under both maxima without a recording, and a recording under each.

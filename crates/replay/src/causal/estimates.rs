@@ -189,8 +189,8 @@ fn assumed_under(present: &Rule, exit_ns: u64) -> Estimates {
     }
 }
 
-/// From the end of a halt to the next segment on the machine of [`ASSUMED`] \[ns\], of which a CPU runs after a poll what is not the
-/// interrupt. In emulated guests that took 20 to 35 us, and 17 to 28 us after a poll.
+/// From the end of a halt to the next segment on the machine of [`ASSUMED`] \[ns\]. After a poll a CPU runs the same code without
+/// the interrupt. In emulated guests that took 20 to 35 us, and 17 to 28 us after a poll.
 const ASSUMED_EXIT_NS: u64 = 7_000;
 
 /// Where fewer than one idle time in so many halts, the latency is not that of frequent halts: in an emulated guest it was 84 to

@@ -63,7 +63,7 @@ fn run(originals: Setting, terms: Option<Terms>, seed: u64) -> (Vec<Done>, Vec<S
     let mut random = SplitMix64::new(seed);
     let (mut done, mut lines) = (vec![Done::default(); PHASES.len()], vec![]);
     let (mut now_ns, mut halted) = (0, false);
-    // Of a burst: when it ends, up to when the ones before stand for what was not watched, and what was seen in it.
+    // When the burst ends, the end of the time that earlier bursts cover, and what was seen in the burst.
     let (mut burst_until_ns, mut observed_ns) = (None, 0);
     let (mut counted, mut seen) = (Counts::default(), Stretches::new(16_384));
     // Since the last glance.
