@@ -73,13 +73,21 @@ pub const LEAST_LENGTHS_NOTE: &str =
 /// Key of [`Metadata::other`]: how long the guest polls between two looks at the clock \[ns\].
 pub const POLL_STEP: &str = "poll_step_ns";
 
+/// Key of [`Metadata::other`]: how much later a guest's CPU that halts at once is in its idle state than one that polls first \[ns\],
+/// both since their last task: it stops the tick before.
+pub const HALT_ENTRY: &str = "halt_entry_ns";
+
 /// The metadata of a guest in [`Metadata::other`] that has its cpuidle `driver` and `governor`.
 pub const CPUIDLE: &str = "dwell.cpuidle";
 /// Key of [`Metadata::other`]: what the CPUs of the guest used while it was recorded, and what its hypervisor gave to
 /// others meanwhile: `busy` and `steal` \[ns\].
 pub const CPU_TIME: &str = "cpu_time_ns";
+/// Key of [`Metadata::other`]: the context switches a second of all CPUs `before`, `while` and `after` events were recorded.
+pub const SWITCHES: &str = "context_switches_per_s";
 /// A longer one is none that a loop of pauses takes \[ns\].
 const LONGEST_POLL_STEP: u64 = 1_000_000;
+/// Nor does it take longer to stop the tick \[ns\].
+const LONGEST_HALT_ENTRY: u64 = 1_000_000;
 
 impl<O> Metadata<O> {
     /// What decided in a guest how its CPUs idle, where that was neither haltpoll nor the driver dwell_idle, and was recorded: the
@@ -99,6 +107,12 @@ impl<O> Metadata<O> {
         step.filter(|step| (1..=LONGEST_POLL_STEP).contains(step))
     }
 
+    /// How much later the guest's CPUs are in an idle state that halts than in one that polls \[ns\]; `None`: not known.
+    pub fn halt_entry_ns(&self) -> Option<u64> {
+        let entry = self.other.get(HALT_ENTRY)?.as_u64();
+        entry.filter(|entry| (1..=LONGEST_HALT_ENTRY).contains(entry))
+    }
+
     /// How much of the CPU time that the guest wanted went to others, by the hypervisor's count, from 0 to 1; `None`: not
     /// known, or nothing was counted.
     pub fn stolen_share(&self) -> Option<f64> {
@@ -110,6 +124,15 @@ impl<O> Metadata<O> {
     /// How much of the CPU time that the guest wanted went to others, by the hypervisor's count \[ns\]; `None`: not known.
     pub fn stolen_ns(&self) -> Option<u64> {
         self.cpu_time_ns("steal")
+    }
+
+    /// How many context switches there were just before and just after the recording for one in it, of these two the fewer, where
+    /// that is more than one: recording slowed a load that waits for itself. `None`: it did not, or it is not known.
+    pub fn slowed(&self) -> Option<f64> {
+        let switches = self.other.get(SWITCHES)?;
+        let [before, during, after] = ["before", "while", "after"]
+            .map(|when| switches.get(when)?.as_f64().filter(|per_s| *per_s > 0.0));
+        Some(before?.min(after?) / during?).filter(|slowed| *slowed > 1.0 && slowed.is_finite())
     }
 
     fn cpu_time_ns(&self, name: &str) -> Option<u64> {
@@ -374,6 +397,20 @@ mod tests {
         assert_eq!(of(serde_json::json!(7)), None);
         let none = Metadata::new(Layer::Guest);
         assert_eq!((none.stolen_share(), none.stolen_ns()), (None, None));
+    }
+
+    #[test]
+    fn a_load_was_slowed_where_it_was_faster_both_before_and_after() {
+        let of = |before: f64, during: f64, after: f64| {
+            let mut metadata = Metadata::new(Layer::Guest);
+            let switches = serde_json::json!({ "before": before, "while": during, "after": after });
+            metadata.other.insert(SWITCHES.to_owned(), switches);
+            metadata.slowed()
+        };
+        assert_eq!(of(300.0, 100.0, 200.0), Some(2.0));
+        assert_eq!([of(300.0, 100.0, 90.0), of(100.0, 100.0, 300.0)], [None; 2], "it has begun, or ended");
+        assert_eq!([of(1.0, 0.0, 1.0), of(-1.0, 1.0, 5.0), of(1e308, 1e-308, 1e308)], [None; 3]);
+        assert_eq!(Metadata::new(Layer::Guest).slowed(), None);
     }
 
     #[test]

@@ -175,7 +175,12 @@ impl Reader {
             idle_path::add(&mut segments.rows, &idled);
         }
         let stolen_ns = self.metadata().stolen_ns().unwrap_or(0);
-        Ok(Some(Segments { poll_step_ns: self.poll_step_ns(), stolen_ns, ..segments }))
+        Ok(Some(Segments {
+            poll_step_ns: self.poll_step_ns(),
+            stolen_ns,
+            slowed: self.metadata().slowed(),
+            ..segments
+        }))
     }
 
     /// The episodes of a guest's CPUs that begin in these spans.

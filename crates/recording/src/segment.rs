@@ -107,7 +107,7 @@ pub enum Cause {
 }
 
 /// The segments of a recording.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Segments {
     /// Names of the tasks.
     pub tasks: Vec<String>,
@@ -119,6 +119,8 @@ pub struct Segments {
     /// CPU time that the hypervisor gave to others while this was recorded \[ns\]
     /// ([`Metadata::stolen_ns`](crate::Metadata::stolen_ns)); 0: none, or not known.
     pub stolen_ns: u64,
+    /// By how much recording slowed the load ([`Metadata::slowed`](crate::Metadata::slowed)).
+    pub slowed: Option<f64>,
 }
 
 impl Segments {
