@@ -36,6 +36,7 @@ pub mod probe;
 pub mod record;
 mod rights;
 pub mod settings;
+mod switches;
 pub mod system;
 pub mod target;
 pub mod tracefs;

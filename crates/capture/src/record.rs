@@ -8,6 +8,7 @@ use crate::plan::{Plan, plan};
 use crate::polling::poll_step;
 use crate::probe::{Probe, Threads, Tids, Trace};
 use crate::settings::{self, Watch};
+use crate::switches::Switches;
 use crate::system::System;
 use crate::target::{RecordError, Target};
 use crate::tracefs::Tracefs;
@@ -16,8 +17,8 @@ use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel};
 use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
-    CPU_TIME, Clock, Contents, Metadata, NewFile, POLL_STEP, Packing, REALTIME_OFFSET, TimeRecorded,
-    WriteError, Writer, kernel_on,
+    CPU_TIME, Clock, Contents, HALT_ENTRY, Metadata, NewFile, POLL_STEP, Packing, REALTIME_OFFSET, SWITCHES,
+    TimeRecorded, WriteError, Writer, kernel_on,
 };
 use dwell_trace::event::Event;
 use dwell_trace::guest::GuestSource;
@@ -107,6 +108,7 @@ pub struct Session<O> {
     online: Vec<u32>,
     threads: Watched,
     counters: Option<KvmCounters>,
+    switches: Option<Switches>,
 }
 
 /// Whose events are recorded: everybody's, or those of a process and of threads of some names.
@@ -171,6 +173,14 @@ impl Recorder {
         let mut session = Session::open(system, &tracefs, target.layer(), who, command, plan)?;
         session.counters = KvmCounters::of(&target);
         Ok(Recorder { target, session })
+    }
+
+    /// Counts the context switches of all CPUs for a quarter of a second before and after a recording as well
+    /// ([`SWITCHES`](dwell_recording::SWITCHES)), which tell whether recording slows the load. Of CPUs that are recorded with
+    /// causes; of others nothing is counted.
+    pub fn count_switches(&mut self) {
+        let counts = matches!(self.target, Target::Guest { causes: true, .. });
+        self.session.switches = counts.then(Switches::default);
     }
 
     /// What is recorded: of the CPUs of this machine, with the source that was chosen.
@@ -321,9 +331,21 @@ impl<O: Copy + Into<Owner>> Session<O> {
             metadata.other.extend([settings::cpuidle(&*system)]);
         }
         let stat = Stat::of_all(&*system).filter(|_| is_guest);
-        let (threads, counters, online) = (watched, None, cpu::online(&*system));
-        let mut session =
-            Session { system, who, trace, pairing, metadata, watch, meter, stat, online, threads, counters };
+        let (threads, counters, online, switches) = (watched, None, cpu::online(&*system), None);
+        let mut session = Session {
+            system,
+            who,
+            trace,
+            pairing,
+            metadata,
+            watch,
+            meter,
+            stat,
+            online,
+            threads,
+            counters,
+            switches,
+        };
         session.measure_poll_step();
         Ok(session)
     }
@@ -364,11 +386,13 @@ impl<O: Copy + Into<Owner>> Session<O> {
     ) -> Result<Status, RecordError> {
         let io = |what| move |source| RecordError::Io { what, source };
         let mut round = Round::default();
+        self.count_beside(until);
         let _first = come_first();
         self.trace.enable().map_err(io("switch on"))?;
         let start_ns = now_ns();
         round.start_ns = start_ns;
         self.counters.iter_mut().for_each(KvmCounters::read);
+        self.switches.iter_mut().for_each(|switches| switches.read(&*self.system));
         observer.begins();
         let started = Instant::now();
         let mut looked = started;
@@ -394,11 +418,13 @@ impl<O: Copy + Into<Owner>> Session<O> {
         }
         observer.ends();
         self.counters.iter_mut().for_each(KvmCounters::read);
+        self.switches.iter_mut().for_each(|switches| switches.read(&*self.system));
         let end_ns = now_ns();
         round.end_ns = Some(end_ns);
         // The time that it takes to end is not recorded.
         round.status.elapsed = Duration::from_nanos(end_ns.saturating_sub(start_ns));
         self.trace.disable().map_err(io("switch off"))?;
+        self.count_beside(until);
         self.metadata.recorded = Some(TimeRecorded { start_ns, end_ns });
         self.read(&mut round);
         self.trace.settle_losses().map_err(io("read the lost counts of"))?;
@@ -408,6 +434,13 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.send(&mut round, rows, outlet, observer)?;
         observer.status(&round.status);
         Ok(round.status)
+    }
+
+    /// Counts context switches while nothing is recorded.
+    fn count_beside(&mut self, until: &Until<'_>) {
+        if let Some(switches) = &mut self.switches {
+            switches.count(&*self.system, until.duration);
+        }
     }
 
     /// How far apart a guest's looks at the clock are: the shortest time that was measured so far.
@@ -501,6 +534,7 @@ impl<O: Copy + Into<Owner>> Session<O> {
         self.metadata.other.extend(self.pairing.notes());
         let step_ns = self.metadata.poll_step_ns().and_then(|about_ns| self.pairing.poll_step_ns(about_ns));
         self.metadata.other.extend(step_ns.map(|ns| (POLL_STEP.to_owned(), ns.into())));
+        self.metadata.other.extend(self.pairing.halt_entry_ns().map(|ns| (HALT_ENTRY.to_owned(), ns.into())));
         if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
             self.metadata.other.insert(KVM_COUNTERS.to_owned(), counted);
         }
@@ -511,6 +545,9 @@ impl<O: Copy + Into<Owner>> Session<O> {
         }
         if let Some(note) = came_online(&self.online, &cpu::online(&*self.system)) {
             self.metadata.other.insert(NOTES.to_owned(), json!([note]));
+        }
+        if let Some(per_s) = self.switches.as_ref().and_then(Switches::per_s) {
+            self.metadata.other.insert(SWITCHES.to_owned(), per_s);
         }
         let used = self.meter.used(&*self.system);
         if !used.is_empty() {
@@ -723,8 +760,9 @@ pub fn record_anything(
             return Ok((summary, bytes));
         }
     }
-    Recorder::open(Target::Guest { source: GuestSource::Auto, causes: true }, None)?
-        .to_memory(&until, observer)
+    let mut recorder = Recorder::open(Target::Guest { source: GuestSource::Auto, causes: true }, None)?;
+    recorder.count_switches();
+    recorder.to_memory(&until, observer)
 }
 
 #[cfg(test)]

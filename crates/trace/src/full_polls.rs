@@ -70,6 +70,26 @@ fn middle<T: Ord + Copy>(mut values: Vec<T>) -> T {
     values[(values.len() - 1) / 2]
 }
 
+/// How long CPUs took from their last task, before which they had halted, to the idle state \[ns\]: those that polled first, and those
+/// that halted at once.
+#[derive(Debug, Default)]
+pub(crate) struct Entries([Vec<u64>; 2]);
+
+impl Entries {
+    pub(crate) fn add(&mut self, polls: bool, took_ns: u64) {
+        let all = &mut self.0[usize::from(!polls)];
+        if all.len() < MOST {
+            all.push(took_ns);
+        }
+    }
+
+    /// By how much the median of those that halt is longer; `None` of too few.
+    pub(crate) fn later_ns(&self) -> Option<u64> {
+        let [polls, halts] = self.0.each_ref().map(|all| (all.len() >= ENOUGH).then(|| middle(all.clone())));
+        halts?.checked_sub(polls?)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -51,7 +51,7 @@
 
 use crate::causes::SegmentPairing;
 use crate::event::{Event, EventKind, Interrupt};
-use crate::full_polls::FullPolls;
+use crate::full_polls::{Entries, FullPolls};
 use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
 use dwell_policy::arch::Arch;
 use dwell_recording::{IdleIncludes, Segments, WakeCause};
@@ -124,6 +124,7 @@ pub struct GuestPairing {
     /// Interrupts in polls that went on.
     polled_through: u64,
     full_polls: FullPolls,
+    entries: Entries,
     /// What runs between the episodes.
     segments: Option<SegmentPairing>,
 }
@@ -161,6 +162,10 @@ struct Cpu {
     moved: Option<Waking>,
     /// The window that the governor reported last \[ns\].
     window_ns: Option<u32>,
+    /// When its last task gave it up, where it has not idled since \[ns\].
+    given_up_ns: Option<u64>,
+    /// Whether it halted when it idled last: all that runs from there to the next idle state is slower then.
+    halted_before: bool,
 }
 
 impl Cpu {
@@ -303,7 +308,11 @@ impl GuestPairing {
                 found.push(held.episode);
             }
         }
+        let given_up_ns = cpu.given_up_ns.take().filter(|_| cpu.halted_before);
         let unfinished = cpu.idle.replace(idle).is_some();
+        if let (Some(given_up_ns), Some(polls), None) = (given_up_ns, polls, full_poll) {
+            self.entries.add(polls, time_ns.saturating_sub(given_up_ns));
+        }
         if let Some((window_ns, polled_ns)) = full_poll {
             self.full_polls.add(window_ns, polled_ns);
         }
@@ -326,6 +335,7 @@ impl GuestPairing {
             .map(|interrupt| interrupt.filter(|(at, _)| recent(*at)));
         let moved = cpu.moved.take().filter(|moved| recent(moved.time_ns));
         let halted = idle.reported.map(|reported| reported.halted).or(idle.halted);
+        cpu.halted_before = halted == Some(true);
         let event = if by_switches || halted == Some(false) {
             let by_interrupt = last.filter(|(at, _)| {
                 by_switches || (!wakings_seen && time_ns.saturating_sub(*at) <= POLL_ENDS_NS)
@@ -437,6 +447,7 @@ impl GuestPairing {
 
     fn switch(&mut self, event: &Event, prev: i32, next: i32, found: &mut Vec<PairedEpisode>) {
         if self.source == GuestSource::CpuIdle {
+            self.cpu(event.cpu).given_up_ns = (next == 0).then_some(event.time_ns);
             return;
         }
         if next == 0 {
@@ -502,7 +513,7 @@ impl GuestPairing {
         found.extend(cpu.held.take().map(|held| held.episode));
         let unfinished = cpu.idle.take().is_some();
         cpu.forget_events();
-        cpu.window_ns = None;
+        (cpu.window_ns, cpu.given_up_ns, cpu.halted_before) = (None, None, false);
         self.incomplete += u64::from(unfinished);
     }
 
@@ -582,6 +593,10 @@ impl Pairing for GuestPairing {
         self.full_polls.step_ns(about_ns)
     }
 
+    fn halt_entry_ns(&self) -> Option<u64> {
+        self.entries.later_ns()
+    }
+
     fn take_segments(&mut self) -> Option<Segments> {
         self.segments.as_mut().map(SegmentPairing::finish)
     }
@@ -610,6 +625,10 @@ mod tests {
         EventKind::CpuIdle { cpu: 0, state: Some(state) }
     }
 
+    fn switch(prev: i32, next: i32) -> EventKind {
+        EventKind::Switch { prev, prev_runnable: None, next }
+    }
+
     const LEFT: EventKind = EventKind::CpuIdle { cpu: 0, state: None };
     const TIMER: EventKind = EventKind::Interrupt(Interrupt::Timer);
     const IPI: EventKind = EventKind::Interrupt(Interrupt::Ipi);
@@ -635,6 +654,41 @@ mod tests {
         ]);
         let windows: Vec<_> = found.iter().map(|f| (f.start_ns, f.idle_ns, f.window_ns)).collect();
         assert_eq!(windows, [(0, 90_000, Some(50_000)), (99_000, 500, Some(100_000))]);
+    }
+
+    /// After a halt and a task CPUs halt at once or poll first. What follows a poll, or no task, is not compared.
+    #[test]
+    fn a_cpu_that_halts_at_once_is_later_in_its_idle_state() {
+        let mut events = vec![];
+        for number in 0..100u64 {
+            let (begun_ns, polls) = (number * 1_000_000, number % 2 == 0);
+            // A poll that succeeds, and is sooner left and entered.
+            for late_ns in [0, 300].into_iter().filter(|_| polls && number > 0) {
+                let warm_ns = begun_ns - 20_000 + late_ns * 30;
+                events.push(event(warm_ns, 0, switch(7, 0)));
+                events.push(event(warm_ns + if late_ns > 0 { 100 } else { 700 }, 0, idle(0)));
+                events.push(event(warm_ns + 3_000, 0, LEFT));
+                events.push(event(warm_ns + 4_000, 0, switch(0, 7)));
+            }
+            let state = if polls { idle(0) } else { idle(1) };
+            events.push(event(begun_ns, 0, switch(7, 0)));
+            events.push(event(begun_ns + if polls { 700 } else { 6_900 }, 0, state));
+            if polls {
+                events.push(event(begun_ns + 100_700, 0, LEFT));
+                events.push(event(begun_ns + 107_000, 0, idle(1)));
+            }
+            events.push(event(begun_ns + 300_000, 0, LEFT));
+            // A tick, after which it idles on.
+            events.push(event(begun_ns + 302_000, 0, idle(1)));
+            events.push(event(begun_ns + 600_000, 0, LEFT));
+            events.push(event(begun_ns + 601_000, 0, switch(0, 7)));
+        }
+        let mut pairing = GuestPairing::new(GuestSource::CpuIdle, vec![]).with_polling_state(Some(0));
+        let few = events.len() / 4;
+        events[..few].iter().for_each(|event| pairing.observe(event, &mut vec![]));
+        assert_eq!(pairing.halt_entry_ns(), None);
+        events[few..].iter().for_each(|event| pairing.observe(event, &mut vec![]));
+        assert_eq!(pairing.halt_entry_ns(), Some(6_200));
     }
 
     /// The event is what made the other CPU send the interrupt, or else its sending, or else its arrival.
@@ -831,12 +885,12 @@ mod tests {
     #[test]
     fn with_switches_the_task_that_runs_next_decides_the_event() {
         let (_, found) = run(&[
-            event(100, 0, EventKind::Switch { prev: 5, prev_runnable: None, next: 0 }),
+            event(100, 0, switch(5, 0)),
             event(300, 1, EventKind::Waking { woken: 9, target: 0 }),
             event(400, 1, EventKind::Waking { woken: 7, target: 1 }),
             event(450, 0, IPI),
-            event(500, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 7 }),
-            event(600, 0, EventKind::Switch { prev: 7, prev_runnable: None, next: 0 }),
+            event(500, 0, switch(0, 7)),
+            event(600, 0, switch(7, 0)),
             event(800, 0, TIMER),
             event(810, 0, EventKind::Waking { woken: 8, target: 0 }),
             event(900, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 8 }),
@@ -891,7 +945,7 @@ mod tests {
     #[test]
     fn the_other_source_begins_and_ends_nothing() {
         let trace = [
-            event(100, 0, EventKind::Switch { prev: 5, prev_runnable: None, next: 0 }),
+            event(100, 0, switch(5, 0)),
             event(150, 0, idle(1)),
             event(880, 0, LEFT),
             event(900, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 5 }),

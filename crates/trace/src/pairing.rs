@@ -41,6 +41,12 @@ pub trait Pairing: Send {
         None
     }
 
+    /// How much later a guest's CPU that halts at once is in its idle state than one that polls first \[ns\], both since their last
+    /// task, where enough of either were seen.
+    fn halt_entry_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// What ran between the episodes and what woke it, where the events show that; to be called once, at the end.
     fn take_segments(&mut self) -> Option<Segments> {
         None
