@@ -1,7 +1,7 @@
 //! A policy with its setting, and the same ready to run.
 
 use crate::counts::Counts;
-use crate::source::{LONGEST_POLL_STEP, Run};
+use crate::source::{LONGEST_HALT_ENTRY, LONGEST_POLL_STEP, Run};
 use dwell_policy::catalogue::{self, Entry, LEADER, POLICIES, SAVINGS, Start, Terms, Use};
 use dwell_policy::iothread::{self, Aio, Handler, Kind};
 use dwell_policy::param::Setting;
@@ -154,7 +154,13 @@ impl Rule {
             _ => None,
         };
         let own = own.and_then(|own| u64::try_from(own).ok()).unwrap_or(0);
-        Ok(Player { state, ended_ns: None, latency: Latency::OfRunOr(own), poll_step_ns: 0 })
+        Ok(Player {
+            state,
+            ended_ns: None,
+            latency: Latency::OfRunOr(own),
+            poll_step_ns: 0,
+            halt_entry_ns: 0,
+        })
     }
 
     /// The policy at the first episode of an idler, to be run live: an event loop has one handler.
@@ -200,6 +206,7 @@ pub struct Player {
     latency: Latency,
     /// Of the episodes that are played one by one.
     poll_step_ns: u64,
+    halt_entry_ns: u64,
 }
 
 // One player is one idler under one rule; there are few of those that learn.
@@ -242,6 +249,8 @@ struct Idle<'a> {
     alone_ns: u64,
     /// How long a guest polls between two looks at the clock; 0: a poll ends with its window.
     step_ns: u64,
+    /// How much less a guest's CPU idles that halts at once.
+    halt_entry_ns: u64,
     ready: &'a [u32],
 }
 
@@ -257,8 +266,8 @@ impl Player {
             }
             (State::One(Any::Driver(_)), Layer::Driver) => {
                 if let Ok(fresh) = Rule::Layer(*setting).start_late(1) {
-                    let Player { ended_ns, poll_step_ns, .. } = *self;
-                    *self = Player { ended_ns, poll_step_ns, ..fresh };
+                    let Player { ended_ns, poll_step_ns, halt_entry_ns, .. } = *self;
+                    *self = Player { ended_ns, poll_step_ns, halt_entry_ns, ..fresh };
                 }
             }
             (State::Aio(policy), Layer::Iothread) => {
@@ -274,6 +283,12 @@ impl Player {
     /// [`Run::poll_step_ns`].
     pub fn set_poll_step(&mut self, step: Nanos) {
         self.poll_step_ns = step.min(LONGEST_POLL_STEP).get();
+    }
+
+    /// How much later a guest's CPU that halts at once is in its idle state in the episodes that are played one by one, as
+    /// [`Run::halt_entry_ns`].
+    pub fn set_halt_entry(&mut self, entry: Nanos) {
+        self.halt_entry_ns = entry.min(LONGEST_HALT_ENTRY).get();
     }
 
     /// Plays one episode after which the idler, if it halted, runs again only `wake_latency` after the wakeup event:
@@ -296,8 +311,8 @@ impl Player {
     /// As [`Player::play_late`], of an episode before which the idler was busy for so long, if that is known, and in which
     /// a poll of KVM's may last at most `alone_ns` \[ns\].
     pub fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64, alone_ns: u64) -> Counts {
-        let (latency_ns, step_ns) = (Some(latency_ns), self.poll_step_ns);
-        let one = Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, ready: &[] };
+        let (latency_ns, step_ns, halt_entry_ns) = (Some(latency_ns), self.poll_step_ns, self.halt_entry_ns);
+        let one = Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, ready: &[] };
         self.drive(std::iter::once(one), |_| ())
     }
 
@@ -308,12 +323,14 @@ impl Player {
 
     /// As [`Player::play`], and calls `see` for every episode in order.
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Seen)) -> Counts {
-        let (mut ended_ns, latency_ns, step_ns) = (self.ended_ns, run.latency_ns(), run.poll_step_ns());
+        let (mut ended_ns, latency_ns) = (self.ended_ns, run.latency_ns());
+        let (step_ns, halt_entry_ns) = (run.poll_step_ns(), run.halt_entry_ns());
         let one = |(episode, (&start_ns, (idle_ns, alone_ns))): (usize, (&u64, (u64, u64)))| {
             let busy_ns = ended_ns.map(|ended| start_ns.saturating_sub(ended));
             ended_ns = Some(start_ns.saturating_add(idle_ns));
             let latency_ns = latency_ns.map(|all| all[episode]);
-            Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, ready: run.ready(episode) }
+            let ready = run.ready(episode);
+            Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, ready }
         };
         let counts = self.drive(run.start_ns.iter().zip(run.idle_and_alone()).enumerate().map(one), see);
         self.ended_ns = ended_ns;
@@ -363,7 +380,7 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Seen)> Use for Drive<I, S> {
 
     fn with<P: Policy + ?Sized>(mut self, policy: &mut P) -> Counts {
         let mut counts = Counts::default();
-        for Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, ready } in self.episodes {
+        for Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, ready } in self.episodes {
             let longest = if self.sees_tasks { alone_ns } else { u64::MAX };
             let window = match busy_ns {
                 Some(busy_ns) => policy.window_after(Nanos(busy_ns)),
@@ -381,6 +398,9 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Seen)> Use for Drive<I, S> {
             let seen = match poll > window {
                 true if halts => idle_ns.saturating_add(late) - (poll - window),
                 true => idle_ns.min(window),
+                false if self.in_steps && window == 0 => {
+                    idle_ns.saturating_add(late).saturating_sub(halt_entry_ns)
+                }
                 false => idle_ns.saturating_add(late),
             };
             policy.observe(Outcome::with_ready(Nanos(seen), ready));
@@ -398,8 +418,9 @@ fn drive_stacked<'a>(
     mut see: impl FnMut(Seen),
 ) -> Counts {
     let mut counts = Counts::default();
-    for Idle { idle_ns, latency_ns, alone_ns, step_ns, .. } in episodes {
+    for Idle { idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, .. } in episodes {
         let (window, guest_poll) = (guest.window().get(), guest::poll_end_ns(guest.window().get(), step_ns));
+        let idle_ns = if window == 0 { idle_ns.saturating_sub(halt_entry_ns) } else { idle_ns };
         let rest = idle_ns.saturating_sub(guest_poll);
         let latency_ns = latency_ns.unwrap_or(0);
         let (mut host_window, mut host_poll) = (0, 0);

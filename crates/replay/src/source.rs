@@ -13,10 +13,13 @@ use std::sync::{Arc, OnceLock, mpsc};
 pub struct Batch {
     runs: Vec<Run>,
     poll_step_ns: u64,
+    halt_entry_ns: u64,
 }
 
 /// Far longer than the time between two looks at the clock of any loop of pauses. A longer one is taken for this.
 pub const LONGEST_POLL_STEP: Nanos = Nanos(1 << 20);
+/// The longest [`Run::halt_entry_ns`].
+pub(crate) const LONGEST_HALT_ENTRY: Nanos = Nanos(1 << 20);
 
 /// The number of no handler: where none became ready, none of those that there are learns from the episode.
 const NO_HANDLER: u32 = u32::MAX;
@@ -36,6 +39,8 @@ pub struct Run {
     /// How long a guest polls between two looks at the clock \[ns\]; 0: a poll ends when its window does. See
     /// [`Run::poll_step_ns`].
     poll_step_ns: u64,
+    /// See [`Run::halt_entry_ns`].
+    halt_entry_ns: u64,
     /// For each episode how much later the idler runs if it halts \[ns\]; empty if that is not known of any. See
     /// [`Run::latency_ns`].
     latency_ns: Vec<u64>,
@@ -67,6 +72,13 @@ impl Run {
     #[inline]
     pub const fn poll_step_ns(&self) -> u64 {
         self.poll_step_ns
+    }
+
+    /// How much later a guest's CPU is in its idle state where it halts at once than where it polls first \[ns\]: the idle times are
+    /// those of a CPU that polls first, and haltpoll learns from as much less with a window of zero. 0 where it is not known.
+    #[inline]
+    pub const fn halt_entry_ns(&self) -> u64 {
+        self.halt_entry_ns
     }
 
     /// The lengths of the episodes, each with the longest that a poll in it may last \[ns\].
@@ -137,10 +149,16 @@ impl Batch {
         self.runs.iter_mut().for_each(|run| run.poll_step_ns = self.poll_step_ns);
     }
 
+    /// How much later their CPUs are in an idle state that halts at once, see [`Run::halt_entry_ns`].
+    pub fn set_halt_entry(&mut self, entry: Nanos) {
+        self.halt_entry_ns = entry.min(LONGEST_HALT_ENTRY).get();
+        self.runs.iter_mut().for_each(|run| run.halt_entry_ns = self.halt_entry_ns);
+    }
+
     fn run(&mut self, idler: usize) -> &mut Run {
         while self.runs.len() <= idler {
-            let poll_step_ns = self.poll_step_ns;
-            self.runs.push(Run { idler: self.runs.len(), poll_step_ns, ..Run::default() });
+            let (poll_step_ns, halt_entry_ns) = (self.poll_step_ns, self.halt_entry_ns);
+            self.runs.push(Run { idler: self.runs.len(), poll_step_ns, halt_entry_ns, ..Run::default() });
         }
         &mut self.runs[idler]
     }
@@ -402,6 +420,13 @@ impl RecordingSource {
         Nanos(self.reader.poll_step_ns())
     }
 
+    /// How much later a recorded guest's CPUs are in an idle state that halts at once; zero where that is not known.
+    fn halt_entry(&self) -> Nanos {
+        let metadata = self.reader.metadata();
+        let entry_ns = metadata.halt_entry_ns().filter(|_| metadata.layer == Layer::Guest);
+        Nanos(entry_ns.unwrap_or(0))
+    }
+
     /// Whether the end of polls by other tasks is part of the episodes. KVM looks for other tasks while it
     /// polls. haltpoll in a guest cannot see those of the host, which take the vCPU's core while it polls on
     /// by the clock; an event loop does not look for any.
@@ -469,6 +494,9 @@ impl RecordingSource {
         if self.with_alone() {
             columns = columns | Columns::ALONE_NS;
         }
+        if self.halt_entry() > Nanos::ZERO {
+            columns = columns | Columns::WINDOW_NS | Columns::HALTED;
+        }
         columns
     }
 }
@@ -518,6 +546,7 @@ impl Source for RecordingSource {
         let mut spans = vec![Span::default(); parts.len()];
         let mut batch = Batch::default();
         batch.set_poll_step(self.poll_step());
+        batch.set_halt_entry(self.halt_entry());
         let latencies = self.latencies()?;
         let late = Some(latencies).filter(|latencies| self.is_late(latencies));
         let is_whole = cuts.first() == Some(&0) && cuts.last().is_some_and(|&end| end >= self.episodes());
@@ -661,7 +690,11 @@ impl RecordingSource {
             span.add(chunk.start_ns[row], idle_ns);
             let alone_ns = alone_ns.map(|alone| alone.max(self.poll_pass.get()));
             let run = batch.run(idler);
-            run.push(chunk.start_ns[row], idle_ns, latency_ns, alone_ns);
+            // What halted at once would have been idle sooner with a poll.
+            let halts_at_once = || chunk.window_ns[row] == Some(0) && chunk.halted[row] == Some(true);
+            let sooner_ns = if run.halt_entry_ns > 0 && halts_at_once() { run.halt_entry_ns } else { 0 };
+            let start_ns = chunk.start_ns[row].saturating_sub(sooner_ns);
+            run.push(start_ns, idle_ns.saturating_add(sooner_ns), latency_ns, alone_ns);
             if with_ready {
                 run.ready.extend_from_slice(match chunk.ready(row) {
                     Some([]) => &[NO_HANDLER],
@@ -701,6 +734,7 @@ pub struct Memory {
     idlers: usize,
     recorded: Option<TimeRecorded>,
     poll_step: Nanos,
+    halt_entry: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -751,6 +785,14 @@ impl Memory {
         self
     }
 
+    /// The same in a guest whose CPUs are so much later in an idle state that halts at once, see [`Run::halt_entry_ns`].
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn with_halt_entry(mut self, entry: Nanos) -> Memory {
+        self.halt_entry = entry;
+        self
+    }
+
     /// The idlers of all of these, at the same time for `span_ns`: each source begins at 0, is repeated from
     /// its start where it is shorter, and cut where it is longer. Idlers are numbered in the order of the
     /// sources.
@@ -764,6 +806,7 @@ impl Memory {
             let (mut first_ns, before) = (u64::MAX, all.idlers);
             let span = source.visit(0..u64::MAX, &mut |batch| {
                 for run in batch.runs() {
+                    all.halt_entry = Nanos(run.halt_entry_ns());
                     let idler = before + run.idler;
                     for (place, (&start_ns, &idle_ns)) in run.start_ns.iter().zip(&run.idle_ns).enumerate() {
                         let alone_ns = run.alone_ns().map(|alone| alone[place]);
@@ -816,6 +859,7 @@ impl Source for Memory {
         const ROWS: usize = 1 << 16;
         let mut batch = Batch::default();
         batch.set_poll_step(self.poll_step);
+        batch.set_halt_entry(self.halt_entry);
         let at = |row: u64| usize::try_from(row).unwrap_or(usize::MAX).min(self.episodes.len());
         let part = |(number, ends): (usize, &[u64])| {
             let mut span = Span::default();
@@ -869,6 +913,46 @@ mod tests {
         // Not known: as many episodes in each.
         assert_eq!(recording(None).halves().unwrap(), Halves { second: 20, spans: None });
         assert_eq!(recording(None).time_recorded(), None);
+    }
+
+    /// A CPU that halted at once would have been in its idle state sooner with a poll, and one that polled later without.
+    #[test]
+    fn idle_times_are_of_a_cpu_that_polls_first() {
+        let mut metadata = Metadata::new(Layer::Guest);
+        metadata.other.insert(dwell_recording::HALT_ENTRY.to_owned(), 6_000.into());
+        let mut writer = Writer::new(Vec::new(), metadata, Packing::default()).unwrap();
+        let ways = [(0, true), (50_000, false), (50_000, true), (0, true)];
+        for (start_ns, (window_ns, halted)) in (1..).map(|n| n * 1_000_000).zip(ways) {
+            let (window_ns, halted) = (Some(window_ns), Some(halted));
+            writer.push(&Episode { window_ns, halted, ..Episode::new("cpu0", start_ns, 44_000) }).unwrap();
+        }
+        let reader = Reader::from_bytes("memory", writer.close().unwrap().1).unwrap();
+        let source = RecordingSource::new(reader, false);
+        let (mut seen, mut polled) = (vec![], vec![]);
+        source
+            .visit(0..u64::MAX, &mut |batch| {
+                for run in batch.runs() {
+                    seen.extend(run.start_ns.iter().copied().zip(run.idle_ns.iter().copied()));
+                    for max_ns in [44_000, 43_000] {
+                        let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
+                        setting.set("guest_halt_poll_ns", max_ns).unwrap();
+                        setting.set("guest_halt_poll_grow_start", max_ns).unwrap();
+                        let mut player = Rule::Layer(setting).start(1).unwrap();
+                        let mut windows = vec![];
+                        player.follow(run, |seen| windows.push(seen.window.get()));
+                        polled.push(windows);
+                    }
+                }
+            })
+            .unwrap();
+        assert_eq!(
+            seen,
+            [(994_000, 50_000), (2_000_000, 44_000), (3_000_000, 44_000), (3_994_000, 50_000)],
+            "they end when they did"
+        );
+        // With a window of zero 44 us of idling grow it to 44 us, which 44 us do not outlast and 50 do; under a maximum of 43 us
+        // only one of 38 us does, and no other that follows is as short.
+        assert_eq!(polled, [vec![0, 44_000, 44_000, 44_000], vec![0, 0, 43_000, 43_000]]);
     }
 
     /// A foreign recording has no name where no handler became ready.

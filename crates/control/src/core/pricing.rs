@@ -49,8 +49,10 @@ impl Prices {
         let mut feed = |most: usize| {
             self.batch.clear();
             // All are of one machine.
-            let step_ns = idlers.iter().flatten().next().map_or(0, |episode| episode.poll_step_ns);
-            self.batch.set_poll_step(Nanos(step_ns.into()));
+            let first = idlers.iter().flatten().next();
+            let ns = |of: fn(&Episode) -> u32| Nanos(first.map_or(0, of).into());
+            self.batch.set_poll_step(ns(|episode| episode.poll_step_ns));
+            self.batch.set_halt_entry(ns(|episode| episode.halt_entry_ns));
             for (idler, all) in idlers.iter().enumerate() {
                 let episodes = all.iter().take(most);
                 episodes.for_each(|episode| {
@@ -87,8 +89,9 @@ pub(crate) fn play_all(player: &mut Player, episodes: &[Episode]) -> Counts {
 }
 
 pub(crate) fn play(player: &mut Player, episode: Episode) -> Counts {
-    let Episode { busy_ns, idle_ns, alone_ns, poll_step_ns, .. } = episode;
+    let Episode { busy_ns, idle_ns, alone_ns, poll_step_ns, halt_entry_ns, .. } = episode;
     player.set_poll_step(Nanos(poll_step_ns.into()));
+    player.set_halt_entry(Nanos(halt_entry_ns.into()));
     player.play_one(Some(busy_ns), idle_ns, episode.late().get(), alone_ns)
 }
 

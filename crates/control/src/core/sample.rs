@@ -26,12 +26,21 @@ pub struct Episode {
     /// How long a guest polls between two looks at the clock \[ns\], at the first of which after its window a poll ends;
     /// 0 where that is not known: then a poll ends with its window.
     pub poll_step_ns: u32,
+    /// How much less a guest's CPU idles that halts at once \[ns\]; 0 where that is not known.
+    pub halt_entry_ns: u32,
 }
 
 impl Episode {
     /// An episode of this length \[ns\] which no other task cuts short.
     pub const fn of(idle_ns: u64) -> Episode {
-        Episode { idle_ns, alone_ns: u64::MAX, busy_ns: 0, latency_ns: None, poll_step_ns: 0 }
+        Episode {
+            idle_ns,
+            alone_ns: u64::MAX,
+            busy_ns: 0,
+            latency_ns: None,
+            poll_step_ns: 0,
+            halt_entry_ns: 0,
+        }
     }
 
     /// The wakeup latency, where one was recorded or assumed.

@@ -28,6 +28,8 @@ pub(super) struct Segments {
     alone: Vec<i32>,
     /// How long a guest polls between two looks at the clock \[ns\]; 0: a poll ends with its window.
     step: u32,
+    /// How much less haltpoll learns from with a window of zero \[ns\].
+    halt_entry: u32,
     cuts: Vec<Cut>,
 }
 
@@ -60,6 +62,7 @@ pub(super) struct Segment<'a> {
     pub(super) alone: &'a [i32],
     /// See [`Segments`].
     pub(super) step: u32,
+    pub(super) halt_entry: u32,
 }
 
 impl Segments {
@@ -67,6 +70,7 @@ impl Segments {
     pub(super) fn fill(&mut self, run: &Run) {
         self.idler = run.idler;
         self.step = u32::try_from(run.poll_step_ns()).unwrap_or(0);
+        self.halt_entry = u32::try_from(run.halt_entry_ns()).unwrap_or(0);
         self.alone.clear();
         self.learned.clear();
         self.lengths.clear();
@@ -127,6 +131,7 @@ impl Segments {
                 block_sum: &self.block_sum[blocks],
                 alone: if cut.contended { &self.alone[cut.from..cut.to] } else { &[] },
                 step: self.step,
+                halt_entry: self.halt_entry,
             }
         })
     }
@@ -140,13 +145,14 @@ pub(super) enum Way {
     /// What a rule learns from where it halts.
     Late,
     /// That, which may be the lengths, and where polls end other than with their windows: for the host where another task
-    /// cut them short, for a guest at a look at the clock. A guest cannot see the other tasks of its host's core.
+    /// cut them short, for a guest at a look at the clock, or where it learns from less with a window of zero. A guest cannot see the other tasks of its host's core.
     Ended,
 }
 
 impl<'a> Segment<'a> {
     pub(super) fn way(&self, kind: Kind) -> Way {
-        let is_ended = if kind == Kind::Host { !self.alone.is_empty() } else { self.step > 0 };
+        let is_ended =
+            if kind == Kind::Host { !self.alone.is_empty() } else { self.step > 0 || self.halt_entry > 0 };
         match () {
             () if is_ended => Way::Ended,
             () if !self.learned.is_empty() => Way::Late,
@@ -169,6 +175,7 @@ impl<'a> Segment<'a> {
                 block_sum,
                 alone: of_part(self.alone, part),
                 step: self.step,
+                halt_entry: self.halt_entry,
             },
         )
     }

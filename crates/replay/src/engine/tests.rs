@@ -102,8 +102,11 @@ fn every_small_setting_agrees_on_every_short_stream() {
     // Each step with a third of them.
     for step in 1..4 {
         let third: Vec<Rule> = rules.iter().copied().skip(step - 1).step_by(3).collect();
-        same_as_scalar(&third, &late.clone().with_poll_step(Nanos(step as u64)), &[7_777]);
+        let step = Nanos(step as u64);
+        same_as_scalar(&third, &late.clone().with_poll_step(step), &[7_777]);
+        same_as_scalar(&third, &late.clone().with_poll_step(step).with_halt_entry(step), &[7_777]);
     }
+    same_as_scalar(&rules, &late.clone().with_halt_entry(Nanos(3)), &[7_777]);
     let one = Memory::of_one(&one);
     same_as_scalar(&rules, &one, &[7_777]);
     for first in (0..rules.len() / 8).step_by(3) {
@@ -177,7 +180,8 @@ fn grids_agree_on_long_streams_of_every_kind() {
     });
     let late = Memory::late(late);
     same_as_scalar(&rules, &late, &cuts);
-    same_as_scalar(&rules, &late.with_poll_step(Nanos(4_950)), &cuts);
+    same_as_scalar(&rules, &late.clone().with_halt_entry(Nanos(6_000)), &cuts);
+    same_as_scalar(&rules, &late.with_poll_step(Nanos(4_950)).with_halt_entry(Nanos(9_000)), &cuts);
 }
 
 /// Values that a parameter of 32 bits may have, the odd ones above all.
@@ -285,7 +289,7 @@ fn latency(rules: &[Rule]) -> impl Strategy<Value = u64> + use<> {
     prop_oneof![4 => 0u64..20_000, 2 => 0u64..4, 2 => around, 1 => any::<u64>()]
 }
 
-/// Times between two looks at the clock: none, and any.
+/// Times between two looks at the clock, or of an entry into a halt: none, and any.
 fn step() -> impl Strategy<Value = Nanos> {
     prop_oneof![2 => Just(0), 1 => 1u64..5, 3 => 1u64..20_000, 1 => any::<u64>()].prop_map(Nanos)
 }
@@ -303,7 +307,7 @@ proptest! {
         cuts in prop::collection::vec(0u64..2_000, 0..4),
         // None, some or all episodes are contended; the same latency comes several times in a row, or not.
         (contended, share) in (prop_oneof![Just(0usize), Just(50), Just(1)], 1usize..7),
-        step in step(),
+        (step, halt_entry) in (step(), step()),
     ) {
         let mut cuts = cuts;
         cuts.sort_unstable();
@@ -313,7 +317,8 @@ proptest! {
         });
         let mut rules = rules;
         rules.extend([Rule::NEVER, Rule::ALWAYS, Rule::fixed(Nanos(20_000))]);
-        same_as_scalar(&rules, &Memory::late(all).with_poll_step(step), &cuts);
+        let memory = Memory::late(all).with_poll_step(step).with_halt_entry(halt_entry);
+        same_as_scalar(&rules, &memory, &cuts);
     }
 
     #[test]
@@ -341,10 +346,11 @@ proptest! {
     #[test]
     fn engine_is_the_scalar_replay(
         (rules, episodes) in rules().prop_flat_map(|rules| { let e = episodes(&rules); (Just(rules), e) }),
-        cuts in prop::collection::vec(0u64..2_000, 0..4), step in step(),
+        cuts in prop::collection::vec(0u64..2_000, 0..4), (step, halt_entry) in (step(), step()),
     ) {
         let mut cuts = cuts;
         cuts.sort_unstable();
-        same_as_scalar(&rules, &Memory::new(episodes).with_poll_step(step), &cuts);
+        let memory = Memory::new(episodes).with_poll_step(step).with_halt_entry(halt_entry);
+        same_as_scalar(&rules, &memory, &cuts);
     }
 }

@@ -37,15 +37,17 @@ pub(super) struct Looks<L> {
     /// Divide by the step.
     factor: L,
     bits: L,
+    /// How much less is learned from with a window of zero \[ns\].
+    halt_entry: L,
 }
 
 impl<L: Lanes> Looks<L> {
-    /// So far apart \[ns\].
+    /// So far apart \[ns\]; 0: a poll ends with its window.
     ///
     /// # Safety
     /// The CPU has the instructions of `L`.
     #[inline(always)]
-    pub(super) unsafe fn of(step: u32) -> Self {
+    pub(super) unsafe fn of(step: u32, halt_entry: u32) -> Self {
         let (factor, bits) = reciprocal(step);
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -53,6 +55,7 @@ impl<L: Lanes> Looks<L> {
                 step: L::splat(step.cast_signed()),
                 factor: L::splat(factor.cast_signed()),
                 bits: L::splat(bits.cast_signed()),
+                halt_entry: L::splat(halt_entry.cast_signed()),
             }
         }
     }
@@ -65,7 +68,14 @@ impl<L: Lanes> Looks<L> {
     unsafe fn poll(self, window: L) -> L {
         let whole = window.mul_shr(self.factor, self.bits).mul(self.step);
         // SAFETY: the caller vouches for it.
-        whole.add(self.step).keep(window.gt(unsafe { L::splat(0) }))
+        let looked = whole.add(self.step).keep(window.gt(unsafe { L::splat(0) }));
+        looked.replace(self.step.is_zero(), window)
+    }
+
+    /// What is learned from where it halts, in place of `y`.
+    #[inline(always)]
+    fn learned(self, y: L, window: L) -> L {
+        y.sub(self.halt_entry.min(y).keep(window.is_zero()))
     }
 }
 
@@ -208,6 +218,7 @@ impl<L: Lanes> Settings<L> {
             // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with a latency
             // `halted` sees to that, and with microseconds, since the division takes `t` for a large number.
             let y = if late { y } else { x };
+            let y = if WAY == Way::Ended as u8 && !host { looks.learned(y, window) } else { y };
             // No closure: it would not be compiled for the CPU of the function that calls this.
             macro_rules! if_late {
                 ($mask:expr) => {

@@ -152,7 +152,7 @@ pub(in super::super) unsafe fn together<
                     let (x, y) = (L::splat(length), L::splat(as_learned));
                     for v in 0..V {
                         let p = q[v].min(settings.max(v));
-                        let step = settings.step::<KIND, WAY, GROWTH, SHIFTS>(v, x, y, p, Looks::of(0));
+                        let step = settings.step::<KIND, WAY, GROWTH, SHIFTS>(v, x, y, p, Looks::of(0, 0));
                         tallies.halts[v] = tallies.halts[v].count(step.halted);
                         tallies.polled[v] = tallies.polled[v].add(step.polled);
                         tallies.kept[v] = tallies.kept[v].count(step.kept);
