@@ -532,11 +532,24 @@ pub(crate) fn notes_of_recording(metadata: &Metadata) -> Vec<String> {
         let at_least = if metadata.lost.at_least { "at least " } else { "" };
         notes.push(format!("{at_least}{lost} trace events were lost while recording or importing"));
     }
+    notes.extend(note_of_slowing(metadata));
     notes.extend(left_out(metadata));
     if metadata.has_least_lengths() {
         notes.push(dwell_recording::LEAST_LENGTHS_NOTE.to_owned());
     }
     notes
+}
+
+/// From this on it is said that a load was slower while it was recorded: counts of a quarter of a second may differ by less.
+const SLOWED: f64 = 1.1;
+
+/// A note on a load that did less while it was recorded.
+pub(crate) fn note_of_slowing<O>(metadata: &Metadata<O>) -> Option<String> {
+    let slowed = metadata.slowed().filter(|slowed| *slowed >= SLOWED)?;
+    Some(format!(
+        "just before and just after the recording there were at least {slowed:.2} times as many context switches a second: what is \
+         recorded is a slowed load. Ranges of speed contain what is predicted without that, too"
+    ))
 }
 
 /// A note on two recordings of a change, of which the one from after it is the earlier one.

@@ -118,6 +118,7 @@ pub(crate) fn remarks(summary: &Summary) -> Vec<(&'static str, String)> {
     }
     let least = summary.metadata.has_least_lengths().then(|| LEAST_LENGTHS_NOTE.to_owned());
     let notes = model::notes_of_length(summary.all.episodes, &summary.metadata).chain(least);
+    let notes = notes.chain(model::note_of_slowing(&summary.metadata));
     let notes = notes.chain(model::left_out(&summary.metadata));
     let preempted = (summary.preempted_polls > 0).then(|| {
         format!(

@@ -196,7 +196,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let layer = target.layer().name();
     let output = common.output.unwrap_or_else(|| format!("dwell-{layer}.parquet").into());
     common.force.may_write(&output, [])?;
-    let recorder = Recorder::open(target, Some(command_line()))?;
+    let mut recorder = Recorder::open(target, Some(command_line()))?;
+    recorder.count_switches();
     model::left_out(recorder.metadata()).iter().for_each(|note| output::note(note));
     // Before any other thread is started: capabilities are those of a thread, and inherited.
     privileges::keep_those_for_recording(&output);
