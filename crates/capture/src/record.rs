@@ -176,7 +176,7 @@ impl Recorder {
     }
 
     /// Counts the context switches of all CPUs for a quarter of a second before and after a recording as well
-    /// ([`SWITCHES`](dwell_recording::SWITCHES)), which tell whether recording slows the load. Of CPUs that are recorded with
+    /// ([`SWITCHES`]), which tell whether recording slows the load. Of CPUs that are recorded with
     /// causes; of others nothing is counted.
     pub fn count_switches(&mut self) {
         let counts = matches!(self.target, Target::Guest { causes: true, .. });
