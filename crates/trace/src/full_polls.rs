@@ -70,8 +70,7 @@ fn middle<T: Ord + Copy>(mut values: Vec<T>) -> T {
     values[(values.len() - 1) / 2]
 }
 
-/// How long CPUs took from their last task, before which they had halted, to the idle state \[ns\]: those that polled first, and those
-/// that halted at once.
+/// Times from a task that followed a halt to the idle state \[ns\]: of CPUs that polled first, and of those that halted at once.
 #[derive(Debug, Default)]
 pub(crate) struct Entries([Vec<u64>; 2]);
 

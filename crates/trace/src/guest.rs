@@ -162,9 +162,9 @@ struct Cpu {
     moved: Option<Waking>,
     /// The window that the governor reported last \[ns\].
     window_ns: Option<u32>,
-    /// When its last task gave it up, where it has not idled since \[ns\].
-    given_up_ns: Option<u64>,
-    /// Whether it halted when it idled last: all that runs from there to the next idle state is slower then.
+    /// When its last task left it, if it was in no idle state since \[ns\].
+    left_by_task_ns: Option<u64>,
+    /// Whether its last episode ended in a halt, after which everything up to the next idle state runs slower.
     halted_before: bool,
 }
 
@@ -308,10 +308,10 @@ impl GuestPairing {
                 found.push(held.episode);
             }
         }
-        let given_up_ns = cpu.given_up_ns.take().filter(|_| cpu.halted_before);
+        let left_by_task_ns = cpu.left_by_task_ns.take().filter(|_| cpu.halted_before);
         let unfinished = cpu.idle.replace(idle).is_some();
-        if let (Some(given_up_ns), Some(polls), None) = (given_up_ns, polls, full_poll) {
-            self.entries.add(polls, time_ns.saturating_sub(given_up_ns));
+        if let (Some(left_by_task_ns), Some(polls), None) = (left_by_task_ns, polls, full_poll) {
+            self.entries.add(polls, time_ns.saturating_sub(left_by_task_ns));
         }
         if let Some((window_ns, polled_ns)) = full_poll {
             self.full_polls.add(window_ns, polled_ns);
@@ -447,7 +447,9 @@ impl GuestPairing {
 
     fn switch(&mut self, event: &Event, prev: i32, next: i32, found: &mut Vec<PairedEpisode>) {
         if self.source == GuestSource::CpuIdle {
-            self.cpu(event.cpu).given_up_ns = (next == 0).then_some(event.time_ns);
+            if let Some(cpu) = self.cpus.get_mut(&event.cpu) {
+                cpu.left_by_task_ns = (next == 0).then_some(event.time_ns);
+            }
             return;
         }
         if next == 0 {
@@ -513,7 +515,7 @@ impl GuestPairing {
         found.extend(cpu.held.take().map(|held| held.episode));
         let unfinished = cpu.idle.take().is_some();
         cpu.forget_events();
-        (cpu.window_ns, cpu.given_up_ns, cpu.halted_before) = (None, None, false);
+        (cpu.window_ns, cpu.left_by_task_ns, cpu.halted_before) = (None, None, false);
         self.incomplete += u64::from(unfinished);
     }
 
@@ -656,19 +658,21 @@ mod tests {
         assert_eq!(windows, [(0, 90_000, Some(50_000)), (99_000, 500, Some(100_000))]);
     }
 
-    /// After a halt and a task CPUs halt at once or poll first. What follows a poll, or no task, is not compared.
+    /// Compared are CPUs that run a task after a halt, and then halt at once or poll first.
     #[test]
     fn a_cpu_that_halts_at_once_is_later_in_its_idle_state() {
         let mut events = vec![];
         for number in 0..100u64 {
             let (begun_ns, polls) = (number * 1_000_000, number % 2 == 0);
-            // A poll that succeeds, and is sooner left and entered.
-            for late_ns in [0, 300].into_iter().filter(|_| polls && number > 0) {
-                let warm_ns = begun_ns - 20_000 + late_ns * 30;
-                events.push(event(warm_ns, 0, switch(7, 0)));
-                events.push(event(warm_ns + if late_ns > 0 { 100 } else { 700 }, 0, idle(0)));
-                events.push(event(warm_ns + 3_000, 0, LEFT));
-                events.push(event(warm_ns + 4_000, 0, switch(0, 7)));
+            // Two polls that succeed; the entry into the second one, after a poll, is faster.
+            for (before_ns, entry_ns) in
+                [(20_000, 700), (11_000, 100)].into_iter().filter(|_| polls && number > 0)
+            {
+                let left_ns = begun_ns - before_ns;
+                events.push(event(left_ns, 0, switch(7, 0)));
+                events.push(event(left_ns + entry_ns, 0, idle(0)));
+                events.push(event(left_ns + 3_000, 0, LEFT));
+                events.push(event(left_ns + 4_000, 0, switch(0, 7)));
             }
             let state = if polls { idle(0) } else { idle(1) };
             events.push(event(begun_ns, 0, switch(7, 0)));
@@ -893,7 +897,7 @@ mod tests {
             event(600, 0, switch(7, 0)),
             event(800, 0, TIMER),
             event(810, 0, EventKind::Waking { woken: 8, target: 0 }),
-            event(900, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 8 }),
+            event(900, 0, switch(0, 8)),
         ]);
         assert_eq!(
             seen(&found),
@@ -948,7 +952,7 @@ mod tests {
             event(100, 0, switch(5, 0)),
             event(150, 0, idle(1)),
             event(880, 0, LEFT),
-            event(900, 0, EventKind::Switch { prev: 0, prev_runnable: None, next: 5 }),
+            event(900, 0, switch(0, 5)),
         ];
         let by = |source| {
             let (mut pairing, mut found) = (GuestPairing::new(source, vec![]), vec![]);
