@@ -167,6 +167,7 @@ impl SegmentPairing {
             }
             EventKind::Waking { woken, .. } => {
                 self.correct(event.cpu, event.tid);
+                self.running_since_before(event);
                 self.waking(woken, event);
             }
             EventKind::Interrupt(kind) => {
@@ -186,10 +187,24 @@ impl SegmentPairing {
         }
         let seen_ns = state.seen_ns;
         (state.running, state.interrupt, state.state) = (None, None, None);
+        self.unseen_in(cpu, tid, seen_ns);
+    }
+
+    /// A task was switched in without an event, not before `seen_ns`.
+    fn unseen_in(&mut self, cpu: u32, tid: i32, seen_ns: u64) {
         let woken_ns = self.woken.get(&tid).map_or(0, |(_, woken_ns)| *woken_ns);
         // Segments are in order of their start.
-        let start_ns = seen_ns.max(woken_ns).max(self.started_ns);
-        self.switched_in(cpu, tid, start_ns, None);
+        self.switched_in(cpu, tid, seen_ns.max(woken_ns).max(self.started_ns), None);
+    }
+
+    /// A task that was not seen to begin wakes another one: it may be one that never waits. It has run since the last event of its
+    /// CPU at least.
+    fn running_since_before(&mut self, event: &Event) {
+        let cpu = self.cpus.entry(event.cpu).or_default();
+        if event.tid > 0 && cpu.running.is_none() {
+            let seen_ns = if cpu.seen_ns > 0 { cpu.seen_ns } else { event.time_ns };
+            self.unseen_in(event.cpu, event.tid, seen_ns);
+        }
     }
 
     fn waking(&mut self, woken: i32, event: &Event) {
@@ -202,11 +217,6 @@ impl SegmentPairing {
                 Cause::Task { waker: running.number, offset_ns: woken_ns.saturating_sub(running.start_ns) }
             }
             (_, Some((_, Interrupt::Timer))) => Cause::Timer { woken_ns },
-            // A task that this trace has not seen to begin is not known to be the waker.
-            (None, None | Some((_, Interrupt::Ipi))) if event.tid > 0 => {
-                self.woken.remove(&woken);
-                return;
-            }
             _ => Cause::Interrupt { woken_ns },
         };
         self.woken.insert(woken, (cause, woken_ns));
@@ -304,10 +314,9 @@ mod tests {
         segments.rows.iter().map(|row| (row.task, row.start_ns, row.run_ns, row.cause)).collect()
     }
 
-    /// A task that was not seen to begin wakes another one, whose wakeup before was of a task that was: that one is not what
-    /// woke it now.
+    /// It runs since before the recording, or since events were lost.
     #[test]
-    fn a_wakeup_of_an_unknown_task_is_unknown() {
+    fn a_task_that_was_not_seen_to_begin_wakes_another() {
         let ipi = EventKind::Interrupt(Interrupt::Ipi);
         for before in [None, Some(event(4_999_500, 1, 9, ipi))] {
             let mut events = vec![switch(1_000, 0, 0, 7, false), waking(3_000, 0, 7, 8)];
@@ -317,7 +326,11 @@ mod tests {
                 switch(5_010_000, 2, 0, 8, false),
                 switch(5_020_000, 2, 8, 0, false),
             ]);
-            assert!(matches!(causes(&events)[..], [(_, 5_010_000, 10_000, Cause::Unknown)]), "{events:?}");
+            let offset_ns = before.map_or(0, |before| 5_000_000 - before.time_ns);
+            let by_it = Cause::Task { waker: 0, offset_ns };
+            let expected =
+                [(1, 5_000_000 - offset_ns, offset_ns, Cause::Unknown), (0, 5_010_000, 10_000, by_it)];
+            assert_eq!(causes(&events), expected);
         }
     }
 
