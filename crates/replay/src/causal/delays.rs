@@ -31,6 +31,13 @@ const MORE_NS: u64 = 20_000;
 /// Fewer than one in so many segments: what is more frequent is the task's own work, as far as it was not stolen.
 const SELDOM: usize = 20;
 
+/// From something that a segment does to the next: a part of it in which it wakes nothing \[ns\].
+#[derive(Clone, Copy)]
+struct Part {
+    at_ns: u64,
+    ns: u64,
+}
+
 /// How long a part of the segments of a task takes.
 #[derive(Clone, Copy)]
 struct Usual {
@@ -76,7 +83,7 @@ impl Stolen {
         let usual = program.usual(segments);
         let more_ns = program.rows.iter().zip(&segments.rows).map(|(row, segment)| {
             let parts = program.parts(row).into_iter().zip(usual[segment.task as usize]);
-            parts.filter_map(|(part_ns, usual)| Some(usual?.more_ns(part_ns))).sum::<u64>()
+            parts.filter_map(|(part, usual)| Some(usual?.more_ns(part.ns))).sum::<u64>()
         });
         let of_ns = more_ns.fold(0, u64::saturating_add);
         Stolen { ns: segments.stolen_ns.min(of_ns), of_ns }
@@ -90,19 +97,24 @@ impl Stolen {
 }
 
 impl Program {
-    /// The length of a segment up to its first wakeup of another, and from then on \[ns\].
-    fn parts(&self, row: &Row) -> [u64; 2] {
+    /// A segment up to its first wakeup of another, and the longest part from then on: of a task that wakes many in a segment the
+    /// time between two wakeups is to be compared, and not how long it happens to run.
+    fn parts(&self, row: &Row) -> [Part; 2] {
         let wakeups = &self.wakeups[row.wakeups.start as usize..row.wakeups.end as usize];
-        let until_ns = wakeups.first().map_or(row.run_ns, |first| first.offset_ns.min(row.run_ns));
-        [until_ns, row.run_ns - until_ns]
+        let begins = wakeups.iter().map(|wakeup| wakeup.offset_ns.min(row.run_ns));
+        let ends = begins.clone().skip(1).chain([row.run_ns]);
+        let first_ns = begins.clone().next().unwrap_or(row.run_ns);
+        let parts = begins.zip(ends).map(|(at_ns, end_ns)| Part { at_ns, ns: end_ns.saturating_sub(at_ns) });
+        let longest = parts.max_by_key(|part| part.ns).unwrap_or(Part { at_ns: first_ns, ns: 0 });
+        [Part { at_ns: 0, ns: first_ns }, longest]
     }
 
     /// By task, of both parts.
     fn usual(&self, segments: &Segments) -> Vec<[Option<Usual>; 2]> {
         let mut lengths = vec![[vec![], vec![]]; segments.tasks.len()];
         for (row, segment) in self.rows.iter().zip(&segments.rows) {
-            for (lengths, ns) in lengths[segment.task as usize].iter_mut().zip(self.parts(row)) {
-                lengths.push(ns);
+            for (lengths, part) in lengths[segment.task as usize].iter_mut().zip(self.parts(row)) {
+                lengths.push(part.ns);
             }
         }
         lengths.into_iter().map(|parts| parts.map(Usual::of)).collect()
@@ -117,31 +129,28 @@ impl Program {
             let parts = self.parts(&self.rows[place]);
             let row = &mut self.rows[place];
             let wakeups = &mut self.wakeups[row.wakeups.start as usize..row.wakeups.end as usize];
-            let mut at_ns = segment.start_ns;
-            for (number, (part_ns, usual)) in parts.into_iter().zip(usual[segment.task as usize]).enumerate()
+            // The later one first: it begins where it did.
+            for (number, (part, usual)) in
+                parts.into_iter().zip(usual[segment.task as usize]).enumerate().rev()
             {
-                let more_ns = usual.map_or(0, |usual| usual.more_ns(part_ns));
+                let more_ns = usual.map_or(0, |usual| usual.more_ns(part.ns));
                 let stolen_ns = if row.halted { stolen.part_ns(more_ns) } else { 0 };
                 // What is frequent is the task's own work.
                 let rest_ns =
                     if usual.is_some_and(|usual| usual.is_seldom) { more_ns - stolen_ns } else { 0 };
                 if rest_ns > 0 {
+                    let at_ns = segment.start_ns.saturating_add(part.at_ns);
                     self.delays[row.cpu as usize].push(Delay { at_ns, ns: rest_ns });
                 }
                 row.stolen_ns[number] = stolen_ns;
                 let ns = stolen_ns + rest_ns;
-                if ns > 0 {
-                    row.run_ns -= ns;
-                    // What held up the second part came after all of its wakeups or before some: they stay in order.
-                    let first_ns = wakeups.first().map_or(0, |first| first.offset_ns);
-                    let least_ns = if number == 0 { 0 } else { first_ns };
-                    for wakeup in wakeups.iter_mut() {
-                        wakeup.offset_ns = wakeup.offset_ns.saturating_sub(ns).max(least_ns);
-                    }
+                row.run_ns -= ns;
+                for wakeup in wakeups.iter_mut().filter(|wakeup| wakeup.offset_ns >= part.at_ns + part.ns) {
+                    wakeup.offset_ns -= ns;
                 }
-                at_ns = at_ns.saturating_add(part_ns);
             }
         }
+        self.delays.iter_mut().for_each(|delays| delays.sort_by_key(|delay| delay.at_ns));
         self
     }
 }
@@ -189,18 +198,59 @@ mod tests {
         for row in of_first {
             let wakeups = &program.wakeups[row.wakeups.start as usize..row.wakeups.end as usize];
             let [first, second] = wakeups else { panic!("{wakeups:?}") };
-            assert_eq!((row.run_ns, first.offset_ns), (10_000, 2_000));
-            assert!((2_000..=3_000).contains(&second.offset_ns), "{second:?}");
+            assert_eq!((row.run_ns, first.offset_ns, second.offset_ns), (10_000, 2_000, 3_000));
         }
         let held_up: Vec<(u64, u64)> =
             program.delays[0].iter().map(|delay| (delay.at_ns, delay.ns)).collect();
         let expected = (0..400).filter_map(|number| match number % 50 {
             10 => Some((number * 1_000_000, 500_000)),
-            30 => Some((number * 1_000_000 + 2_000, 500_000)),
+            30 => Some((number * 1_000_000 + 3_000, 500_000)),
             _ => None,
         });
         assert_eq!(held_up, expected.collect::<Vec<_>>());
         assert!(program.delays[1].is_empty() && program.delays[2].is_empty());
+    }
+
+    /// A task that never waits and wakes another one every 200 us, in segments of 8 ms and one of 400 ms.
+    fn busy_waker() -> Segments {
+        const EVERY_NS: u64 = 200_000;
+        let (mut rows, mut start_ns) = (vec![], 0);
+        for number in 0..60 {
+            let run_ns = if number == 30 { 400_000_000 } else { 8_000_000 };
+            let waker = u32::try_from(rows.len()).unwrap();
+            let cause = if number == 0 { Cause::Unknown } else { Cause::Preempted };
+            rows.push(Segment { task: 0, cpu: 0, start_ns, run_ns, cause, halted: Some(false), idle: None });
+            for offset_ns in (1..run_ns / EVERY_NS).map(|n| n * EVERY_NS) {
+                let cause = Cause::Task { waker, offset_ns };
+                let (start_ns, halted) = (start_ns + offset_ns, Some(true));
+                rows.push(Segment { task: 1, cpu: 1, start_ns, run_ns: 1_000, cause, halted, idle: None });
+            }
+            start_ns += run_ns;
+        }
+        Segments { tasks: ["busy", "woken"].map(str::to_owned).to_vec(), rows, ..Segments::default() }
+    }
+
+    #[test]
+    fn a_task_that_never_waits_is_not_held_up_where_it_runs_long() {
+        let segments = busy_waker();
+        let program = Program::new(&segments, External::Absolute).with_delays(&segments, Stolen::default());
+        assert!(program.delays.iter().all(Vec::is_empty));
+        let rule = Rule::fixed(Nanos(1 << 40));
+        let outcome = program.replay(&rule, Windows::Full).unwrap();
+        assert_eq!(u128::from(outcome.work), outcome.counts.episodes.into());
+    }
+
+    /// It runs on after the last row of a part.
+    #[test]
+    fn a_part_ends_with_its_last_row_and_not_with_a_task_that_never_waits() {
+        let segments = busy_waker();
+        let long = segments.rows.iter().position(|row| row.run_ns == 400_000_000).unwrap();
+        let part = segments.part(0..long + 100);
+        let program = Program::new(&part, External::Absolute);
+        assert_eq!(program.leading(), [1]);
+        let (work, span_ns) = program.recorded_work(&part);
+        assert_eq!(work, 30 * 39 + 99);
+        assert_eq!(span_ns, part.rows.last().unwrap().end_ns());
     }
 
     /// Half of what held segments up was stolen, and is there where the CPU halts only. The other half has its time or, where it is

@@ -185,7 +185,8 @@ impl Program {
         let mut cpus = HashMap::new();
         let mut last: Vec<Option<u32>> = vec![None; segments.tasks.len()];
         let begin_ns = rows.iter().map(|row| row.start_ns).min().unwrap_or(0);
-        let end_ns = rows.iter().map(|row| row.end_ns()).max().unwrap_or(0);
+        // Up to the start of the last one: a task that never waits may have run far beyond the rows of a part.
+        let end_ns = rows.iter().map(|row| row.start_ns).max().unwrap_or(0);
         let last_part_ns = end_ns - (end_ns - begin_ns) / PARTS;
         // How many segments a task has, and when the last of them ended.
         let mut of_task = vec![(0u64, 0u64); segments.tasks.len()];
