@@ -47,7 +47,13 @@ impl Counts {
     /// Counts one episode of length `idle` that begins with a poll, or not, which ends after `poll` \[ns\].
     #[inline]
     pub(crate) fn count_poll(&mut self, polled: bool, poll: u64, idle: u64) {
-        let halted = idle > poll;
+        self.count_entered(polled, poll, poll, idle);
+    }
+
+    /// As [`Counts::count_poll`], where the idler halts from `halted_from` on \[ns\], which is not before the end of the poll.
+    #[inline]
+    pub(crate) fn count_entered(&mut self, polled: bool, poll: u64, halted_from: u64, idle: u64) {
+        let halted = idle > halted_from;
         self.polls += u64::from(polled);
         self.polls_succeeded += u64::from(polled && !halted);
         self.polled_ns += u128::from(idle.min(poll));

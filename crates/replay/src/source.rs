@@ -74,8 +74,10 @@ impl Run {
         self.poll_step_ns
     }
 
-    /// How much later a guest's CPU is in its idle state where it halts at once than where it polls first \[ns\]: the idle times are
-    /// those of a CPU that polls first, and haltpoll learns from as much less with a window of zero. 0 where it is not known.
+    /// How long a guest's CPU takes from the end of a poll, or from where one would begin, to the idle state that halts \[ns\]: it
+    /// stops the tick first. An event that comes then prevents the halt, and haltpoll learns nothing from it; of a halt it learns
+    /// from as much less. After an event between a poll and its halt the governor halts at once in the next idle time, which a replay
+    /// does not. The idle times are those of a CPU that polls first. 0 where it is not known.
     #[inline]
     pub const fn halt_entry_ns(&self) -> u64 {
         self.halt_entry_ns
@@ -149,7 +151,7 @@ impl Batch {
         self.runs.iter_mut().for_each(|run| run.poll_step_ns = self.poll_step_ns);
     }
 
-    /// How much later their CPUs are in an idle state that halts at once, see [`Run::halt_entry_ns`].
+    /// How long their CPUs take to a halt, see [`Run::halt_entry_ns`].
     pub fn set_halt_entry(&mut self, entry: Nanos) {
         self.halt_entry_ns = entry.min(LONGEST_HALT_ENTRY).get();
         self.runs.iter_mut().for_each(|run| run.halt_entry_ns = self.halt_entry_ns);
@@ -420,7 +422,7 @@ impl RecordingSource {
         Nanos(self.reader.poll_step_ns())
     }
 
-    /// How much later a recorded guest's CPUs are in an idle state that halts at once; zero where that is not known.
+    /// How long a recorded guest's CPUs take to a halt; zero where that is not known.
     fn halt_entry(&self) -> Nanos {
         let metadata = self.reader.metadata();
         let entry_ns = metadata.halt_entry_ns().filter(|_| metadata.layer == Layer::Guest);
@@ -785,7 +787,7 @@ impl Memory {
         self
     }
 
-    /// The same in a guest whose CPUs are so much later in an idle state that halts at once, see [`Run::halt_entry_ns`].
+    /// The same in a guest whose CPUs take so long to a halt, see [`Run::halt_entry_ns`].
     #[cfg(test)]
     #[must_use]
     pub(crate) fn with_halt_entry(mut self, entry: Nanos) -> Memory {

@@ -38,9 +38,10 @@ pub use space::{maximum, references, with_maximum};
 use crate::counts::Counts;
 use crate::priced::Figure;
 use crate::rule::{Player, Rule, RuleError};
+use crate::source::LONGEST_HALT_ENTRY;
 use crate::tune::Valuation;
 use dwell_policy::{Layer, Nanos};
-use idling::{Idle, Path};
+use idling::{Around, Idle, Path};
 use program::Wakeup;
 use queue::{Event, Queue};
 use std::collections::VecDeque;
@@ -239,6 +240,8 @@ impl Program {
 /// A CPU of the simulation.
 struct Cpu {
     player: Player,
+    /// From the end of a poll, or of none, to a halt \[ns\].
+    halt_entry_ns: u64,
     /// Runnable segments, the one that runs next first; a segment that runs is not in it.
     queue: VecDeque<u32>,
     /// The segment that runs, or will when the CPU is awake.
@@ -286,26 +289,33 @@ struct Run<'a, S> {
 
 impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
     fn new(program: &'a Program, player: &Player, latency: Latency, halted: bool, see: S) -> Self {
-        let cpu = |_| Cpu {
-            player: player.clone(),
-            queue: VecDeque::new(),
-            running: None,
-            origin_ns: 0,
-            begun_ns: 0,
-            is_cold: false,
-            next_wakeup: 0,
-            idle_since_ns: None,
-            busy_since_ns: None,
-            woken: false,
-            halts: 0,
-            next_delay: 0,
+        let cpu = |around: &Around| {
+            let mut player = player.clone();
+            let [poll_ns, halt_ns] = around.entry_ns;
+            let halt_entry = Nanos(halt_ns.saturating_sub(poll_ns)).min(LONGEST_HALT_ENTRY);
+            player.set_halt_entry(halt_entry);
+            Cpu {
+                player,
+                halt_entry_ns: halt_entry.get(),
+                queue: VecDeque::new(),
+                running: None,
+                origin_ns: 0,
+                begun_ns: 0,
+                is_cold: false,
+                next_wakeup: 0,
+                idle_since_ns: None,
+                busy_since_ns: None,
+                woken: false,
+                halts: 0,
+                next_delay: 0,
+            }
         };
         let mut run = Run {
             program,
             latency,
             halted,
             see,
-            cpus: (0..program.cpus).map(cpu).collect(),
+            cpus: program.around.iter().map(cpu).collect(),
             halves: vec![Half::Neither; program.rows.len()],
             events: Queue::default(),
             outcome: Outcome::default(),
@@ -369,7 +379,10 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
         if is_idle && let Some(since_ns) = since_ns.filter(|&since_ns| since_ns < at_ns) {
             let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
             let late_ns = path.halt_ns.saturating_sub(path.exit_ns);
-            let counts = cpu.player.play_one(busy_ns, at_ns - since_ns, late_ns, u64::MAX);
+            // The rule is given idle times as of a CPU that polls first.
+            let entry_ns = if polls { 0 } else { cpu.halt_entry_ns };
+            let idle_ns = (at_ns - since_ns).saturating_add(entry_ns);
+            let counts = cpu.player.play_one(busy_ns, idle_ns, late_ns, u64::MAX);
             self.outcome.counts += counts;
             idled = Some(Idled::under(&counts));
             cpu.halts += usize::from(counts.halts > 0);

@@ -421,7 +421,11 @@ fn machine(
                     Some(busy_ns) => core.policy.window_after(busy_ns),
                     None => core.policy.window(),
                 };
-                let in_halt_ns = idle_ns.saturating_sub(window.get());
+                // A guest's CPU that has polled takes as much longer to a halt as one that halts at once.
+                let is_guest = matches!(core.policy, Any::Haltpoll(_));
+                let way_ns =
+                    if is_guest && polls { around.entry_ns[1].saturating_sub(around.entry_ns[0]) } else { 0 };
+                let in_halt_ns = idle_ns.saturating_sub(window.get() + way_ns);
                 let host_window_ns = core.host.as_mut().map_or(0, |host| host.window().get());
                 let idled = match in_halt_ns {
                     0 => Idled::Polled,
@@ -436,7 +440,9 @@ fn machine(
                     (Idled::Halted, false) => constants.after_halt,
                 };
                 let late_ns = if idled == Idled::Halted { late_ns.saturating_sub(around.exit_ns) } else { 0 };
-                core.policy.observe(Observed::of(Nanos(idle_ns + late_ns)));
+                let seen_ns =
+                    if in_halt_ns > 0 { idle_ns + late_ns - way_ns } else { idle_ns.min(window.get()) };
+                core.policy.observe(Observed::of(Nanos(seen_ns)));
                 if let Some(host) = core.host.as_mut().filter(|_| in_halt_ns > 0) {
                     host.observe(Observed::of(Nanos(in_halt_ns + late_ns)));
                 }

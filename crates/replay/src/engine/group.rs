@@ -67,8 +67,8 @@ pub(super) struct LaneGroup {
     windows: Vec<Column>,
     /// Episodes that began with window zero.
     pub(super) unpolled: Vec<u64>,
-    /// Of those, the ones without length, which halt under no setting.
-    unpolled_instant: Vec<u64>,
+    /// Of those, the ones that do not halt: without length, or no longer than it takes to the halt.
+    pub(super) neither: Vec<u64>,
     /// Episodes that outlasted the window.
     pub(super) halts: Vec<u64>,
     /// \[ns\]; 2^64 of them are 584 years of polling.
@@ -100,7 +100,7 @@ impl LaneGroup {
             maxima: (maxima().min().unwrap_or(1), maxima().max().unwrap_or(1)),
             windows: vec![],
             unpolled: vec![0; capacity],
-            unpolled_instant: vec![0; capacity],
+            neither: vec![0; capacity],
             halts: vec![0; capacity],
             polled_ns: vec![0; capacity],
         }
@@ -127,11 +127,11 @@ impl LaneGroup {
     /// Episodes of no length.
     pub(super) fn count_instant(&mut self, idler: usize, episodes: u64) {
         self.windows(idler);
-        let counts = self.unpolled.iter_mut().zip(&mut self.unpolled_instant);
-        for (window, (unpolled, instant)) in self.windows[idler].iter().zip(counts) {
+        let counts = self.unpolled.iter_mut().zip(&mut self.neither);
+        for (window, (unpolled, neither)) in self.windows[idler].iter().zip(counts) {
             let zero = u64::from(window == 0);
             *unpolled += zero * episodes;
-            *instant += zero * episodes;
+            *neither += zero * episodes;
         }
     }
 
@@ -142,8 +142,8 @@ impl LaneGroup {
             let halts = take(&mut self.halts[lane]);
             Counts {
                 polls: all.episodes - take(&mut self.unpolled[lane]),
-                // An episode that does not halt succeeds, unless it has no length and there was no window.
-                polls_succeeded: all.episodes - halts - take(&mut self.unpolled_instant[lane]),
+                // An episode that does not halt succeeds, unless there was no window.
+                polls_succeeded: all.episodes - halts - take(&mut self.neither[lane]),
                 polled_ns: take(&mut self.polled_ns[lane]).into(),
                 halts,
                 exits: halts,

@@ -28,7 +28,8 @@ pub(in super::super) unsafe fn apart<
     idler: usize,
     group: &mut LaneGroup,
 ) {
-    let (late, contended) = (WAY != Way::Plain as u8, WAY == Way::Ended as u8 && KIND == Kind::Host as u8);
+    let (ended, host) = (WAY == Way::Ended as u8, KIND == Kind::Host as u8);
+    let (late, contended) = (WAY != Way::Plain as u8, ended && host);
     assert!(!contended || segment.alone.len() == segment.lengths.len());
     let learned = if segment.learned.is_empty() { segment.lengths } else { segment.learned };
     assert!(learned.len() == segment.lengths.len());
@@ -59,6 +60,10 @@ pub(in super::super) unsafe fn apart<
                     } else {
                         tallies.halts[v] = tallies.halts[v].count(step.halted);
                         tallies.polled[v] = tallies.polled[v].add(step.polled);
+                    }
+                    if ended && !host {
+                        let neither = L::without(q.is_zero(), step.halted);
+                        tallies.neither[v] = tallies.neither[v].count(neither);
                     }
                     tallies.kept[v] = tallies.kept[v].count(step.kept);
                     *q = step.window;

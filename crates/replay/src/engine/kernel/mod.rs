@@ -61,6 +61,8 @@ struct Tallies<L, const V: usize> {
     /// Windows that were not zero after an episode that `common_unpolled` counts, less those that were zero before the
     /// first, and so more by one than it should be for those that are zero after the last: no episode follows.
     kept: [L; V],
+    /// Episodes on the way to a halt: neither a poll nor a halt.
+    neither: [L; V],
     /// What all lanes did alike \[ns\].
     common_polled: u64,
     common_halts: u64,
@@ -83,6 +85,7 @@ impl<L: Lanes, const V: usize> Tallies<L, V> {
             polled: [zero; V],
             halts: [zero; V],
             kept,
+            neither: [zero; V],
             common_polled: 0,
             common_halts: 0,
             common_unpolled: 0,
@@ -100,6 +103,7 @@ impl<L: Lanes, const V: usize> Tallies<L, V> {
         }
         let unpolled = |kept: u32| self.common_unpolled.wrapping_add_signed(-i64::from(kept.cast_signed()));
         add_up(&mut group.unpolled[at..], kept, unpolled);
+        add_up(&mut group.neither[at..], self.neither, u64::from);
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Looks<L> {
     /// Divide by the step.
     factor: L,
     bits: L,
-    /// How much less is learned from with a window of zero \[ns\].
+    /// From the end of a poll, or of none, to a halt \[ns\].
     halt_entry: L,
 }
 
@@ -70,12 +70,6 @@ impl<L: Lanes> Looks<L> {
         // SAFETY: the caller vouches for it.
         let looked = whole.add(self.step).keep(window.gt(unsafe { L::splat(0) }));
         looked.replace(self.step.is_zero(), window)
-    }
-
-    /// What is learned from where it halts, in place of `y`.
-    #[inline(always)]
-    fn learned(self, y: L, window: L) -> L {
-        y.sub(self.halt_entry.min(y).keep(window.is_zero()))
     }
 }
 
@@ -213,12 +207,13 @@ impl<L: Lanes> Settings<L> {
         // SAFETY: the caller vouches for it.
         unsafe {
             let max = self.max(v);
-            let poll = if WAY == Way::Ended as u8 && !host { looks.poll(window) } else { window };
-            let halted = x.gt(poll);
+            let ends = WAY == Way::Ended as u8 && !host;
+            let poll = if ends { looks.poll(window) } else { window };
+            let halted_from = if ends { poll.add(looks.halt_entry) } else { poll };
+            let halted = x.gt(halted_from);
             // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with a latency
             // `halted` sees to that, and with microseconds, since the division takes `t` for a large number.
             let y = if late { y } else { x };
-            let y = if WAY == Way::Ended as u8 && !host { looks.learned(y, window) } else { y };
             // No closure: it would not be compiled for the CPU of the function that calls this.
             macro_rules! if_late {
                 ($mask:expr) => {
@@ -229,12 +224,12 @@ impl<L: Lanes> Settings<L> {
             if KIND == Kind::GuestMicros as u8 {
                 let (factor, bits) = const { reciprocal(1_000) };
                 let micros =
-                    y.sub(poll).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
+                    y.sub(halted_from).mul_shr(L::splat(factor.cast_signed()), L::splat(bits.cast_signed()));
                 let t = micros.mul(L::splat(1_000));
                 shrinks = L::both(halted, t.gt(max));
                 grows = L::without(L::both(halted, t.gt(window)), shrinks);
             } else if !host {
-                let t = y.sub(poll);
+                let t = y.sub(halted_from);
                 shrinks = if_late!(t.gt(max));
                 grows = L::without(if_late!(t.gt(window)), shrinks);
             } else {
