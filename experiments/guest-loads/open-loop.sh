@@ -3,10 +3,9 @@
 # Usage: open-loop.sh [DWELL] [SECONDS] [FOLDER] [ROUNDS]     (root; restores the parameters)
 # Each round has one recording of SECONDS under each setting, so that a load that drifts is the same under all of them. Predicted
 # and measured are sums over all rounds; the last column of the first table has the rounds' own figures.
-# The load: redis-server on CPU 0, and on CPU 1 a client that sends at Poisson times, 5,000/s, whatever comes back: one
-# that waits for its answers (paced.c) is a closed loop in part, with other rates under each setting. Compared is the server's
-# CPU: the client's takes answers that come while it sends with one wakeup or two, by how fast they come, and idles 12 % more
-# often under 200 us than under 15. Its recordings are cut to CPU 0 with pyarrow.
+# The load: redis-server on CPU 0, and on CPU 1 a client that sends at Poisson times, 5,000/s, whatever comes back, and never waits.
+# One that sleeps until its next time is no open loop: how late it wakes depends on the setting, and with that how often the
+# server idles for a short time only. Recordings are cut to CPU 0 with pyarrow.
 DWELL=${1:-dwell}; SECONDS_EACH=${2:-6}; OUT=${3:-open-loop}; ROUNDS=${4:-3}; P=/sys/module/haltpoll/parameters
 mkdir -p "$OUT"
 old() { for k in guest_halt_poll_ns guest_halt_poll_grow_start guest_halt_poll_shrink guest_halt_poll_grow; do echo "$k $(cat $P/$k)"; done; }
@@ -16,16 +15,13 @@ trap cleanup EXIT; trap 'exit 130' INT TERM HUP
 taskset -c 0 redis-server --port 7799 --save "" --appendonly no --daemonize no >/dev/null 2>&1 & REDIS=$!
 sleep 0.5
 cat > "$OUT/client.py" <<'PY'
-import random, selectors, socket, time
+import random, socket, time
 s = socket.create_connection(("127.0.0.1", 7799)); s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1); s.setblocking(False)
-sel = selectors.SelectSelector(); sel.register(s, selectors.EVENT_READ)
 random.seed(1); at = time.perf_counter()
-while True:  # select, as epoll has timeouts of whole milliseconds
+while True:
     at += random.expovariate(5000)
-    while (left := at - time.perf_counter()) > 0:
-        for _ in sel.select(left):
-            s.recv(65536)
-    try: s.send(b"PING\r\n")
+    while time.perf_counter() < at: pass
+    try: s.send(b"PING\r\n"); s.recv(65536)
     except BlockingIOError: pass
 PY
 taskset -c 1 python3 "$OUT/client.py" & CLIENT=$!
