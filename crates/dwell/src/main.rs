@@ -76,6 +76,8 @@ fn main() -> ExitCode {
         Err(end) => return end,
     };
     output::measure(&matches);
+    // A recording knows the threads of the program that made it by this name, whatever its file is called.
+    let _ = rustix::thread::set_name(c"dwell");
     let words = words(&matches);
     changes::allow_those_of(&words);
     privileges::are_those_of(&words);

@@ -1246,3 +1246,23 @@ fn advice_that_depends_on_an_unknown_latency_says_so() {
     assert!(notes.contains("THE ADVICE DEPENDS ON IT"), "{notes}");
     assert!(!tuned(&["--wakeup-latency", "1us"]).contains("latency of halts is not known"));
 }
+
+/// By it a recording tells the recorder from the load.
+#[test]
+fn the_program_has_its_name_whatever_its_file_is_called() {
+    let folder = Folder::new();
+    let other = folder.path("another");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dwell"), &other).unwrap();
+    let mut command = Command::new(other);
+    command.args(["import", "-", "-o", &folder.text("out.parquet")]).stdin(std::process::Stdio::piped());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let comm = format!("/proc/{}/comm", child.id());
+    let named = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::read_to_string(&comm).is_ok_and(|name| name == "dwell\n")
+    });
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(named);
+}
