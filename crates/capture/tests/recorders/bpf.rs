@@ -78,13 +78,25 @@ fn programs_see_every_cpu_idle() {
     assert!(cpus.iter().all(|cpu| of(cpu) > 0), "no event of some CPU");
 }
 
-/// When episodes began, of all calls.
-#[derive(Default)]
-struct Begun(Vec<u64>);
+/// When the events of a call were, until there are enough.
+struct Seen<'a> {
+    at_ns: Vec<u64>,
+    enough: &'a AtomicBool,
+}
 
-impl Observer for Begun {
+impl Observer for Seen<'_> {
     fn event(&mut self, event: &Event) {
-        self.0.push(event.time_ns);
+        self.at_ns.push(event.time_ns);
+        self.enough.store(self.at_ns.len() > 20, Ordering::Relaxed);
+    }
+}
+
+/// Is set when this is dropped, also by a failed assertion: a thread of a scope that waits for it ends.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -97,9 +109,10 @@ fn a_recorder_that_stays_ready_sees_nothing_in_between() {
         Ok(recorder) => recorder,
         Err(error) => return dwell_testing::skip!("tracing", TEST, "{error}"),
     };
-    let (ended, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Whatever else runs, there is something to see.
+        let _ends = Ends(&ended);
+        // Whatever else runs, there is something to see, on a busy machine after a while.
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_micros(200));
@@ -107,16 +120,16 @@ fn a_recorder_that_stays_ready_sees_nothing_in_between() {
         });
         recorder.stay(true);
         for number in 0..3 {
-            let mut begun = Begun::default();
+            let stop = AtomicBool::new(false);
+            let mut seen = Seen { at_ns: vec![], enough: &stop };
             let from_ns = dwell_capture::now_ns();
             recorder
-                .watch(&Until { duration: Some(Duration::from_millis(30)), stop: &stop }, &mut begun)
+                .watch(&Until { duration: Some(Duration::from_secs(60)), stop: &stop }, &mut seen)
                 .unwrap();
-            assert!(begun.0.len() > 20, "call {number}: {}", begun.0.len());
-            assert!(begun.0.iter().all(|at_ns| *at_ns >= from_ns), "call {number} has what was before it");
+            assert!(seen.at_ns.len() > 20, "call {number}: {}", seen.at_ns.len());
+            assert!(seen.at_ns.iter().all(|at_ns| *at_ns >= from_ns), "call {number} has what was before it");
             std::thread::sleep(Duration::from_millis(10));
         }
         recorder.stay(false);
-        ended.store(true, Ordering::Relaxed);
     });
 }
