@@ -41,22 +41,16 @@ impl Counts {
     /// Counts one episode of length `idle` under `window`, of which a poll may last at most `alone` \[ns\].
     #[inline]
     pub(crate) fn count_alone(&mut self, window: u64, idle: u64, alone: u64) {
-        self.count_poll(window != 0, window.min(alone), idle);
+        let poll = window.min(alone);
+        self.count_poll(window != 0, idle.min(poll), idle > poll);
     }
 
-    /// Counts one episode of length `idle` that begins with a poll, or not, which ends after `poll` \[ns\].
+    /// Counts one episode that began with a poll, or not, in which the idler polled for `polled_ns` and then halted, or not.
     #[inline]
-    pub(crate) fn count_poll(&mut self, polled: bool, poll: u64, idle: u64) {
-        self.count_entered(polled, poll, poll, idle);
-    }
-
-    /// As [`Counts::count_poll`], where the idler halts from `halted_from` on \[ns\], which is not before the end of the poll.
-    #[inline]
-    pub(crate) fn count_entered(&mut self, polled: bool, poll: u64, halted_from: u64, idle: u64) {
-        let halted = idle > halted_from;
+    pub(crate) fn count_poll(&mut self, polled: bool, polled_ns: u64, halted: bool) {
         self.polls += u64::from(polled);
         self.polls_succeeded += u64::from(polled && !halted);
-        self.polled_ns += u128::from(idle.min(poll));
+        self.polled_ns += u128::from(polled_ns);
         self.halts += u64::from(halted);
         self.exits += u64::from(halted);
     }

@@ -249,7 +249,7 @@ struct Idle<'a> {
     alone_ns: u64,
     /// How long a guest polls between two looks at the clock; 0: a poll ends with its window.
     step_ns: u64,
-    /// How long a guest's CPU takes to a halt.
+    /// How long a guest's CPU takes to enter a halt.
     halt_entry_ns: u64,
     ready: &'a [u32],
 }
@@ -285,7 +285,7 @@ impl Player {
         self.poll_step_ns = step.min(LONGEST_POLL_STEP).get();
     }
 
-    /// How long a guest's CPU takes to a halt in the episodes that are played one by one, as [`Run::halt_entry_ns`].
+    /// How long a guest's CPU takes to enter a halt in the episodes that are played one by one, as [`Run::halt_entry_ns`].
     pub fn set_halt_entry(&mut self, entry: Nanos) {
         self.halt_entry_ns = entry.min(LONGEST_HALT_ENTRY).get();
     }
@@ -392,13 +392,13 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Seen)> Use for Drive<I, S> {
             };
             let poll = poll.min(longest);
             let halted_from = poll.saturating_add(entry);
-            let halts = idle_ns > halted_from;
-            (self.see)(Seen { window: Nanos(window), polled_ns: idle_ns.min(poll), halted: halts });
+            let (polled_ns, halts) = (idle_ns.min(poll), idle_ns > halted_from);
+            (self.see)(Seen { window: Nanos(window), polled_ns, halted: halts });
             let late = latency_ns.filter(|_| halts).unwrap_or(0);
             counts.episodes += 1;
             counts.idle_ns += u128::from(idle_ns);
-            counts.count_entered(window != 0, poll, halted_from, idle_ns);
-            // What haltpoll learns from is the halt alone: it takes off the window, and the poll and the way from it were longer.
+            counts.count_poll(window != 0, polled_ns, halts);
+            // What haltpoll learns from is the halt alone: it takes off the window, and the poll and the entry were longer.
             let seen = match halted_from > window {
                 true if halts => idle_ns.saturating_add(late) - (halted_from - window),
                 true => idle_ns.min(window),
@@ -439,11 +439,11 @@ fn drive_stacked<'a>(
         };
         guest.observe(Outcome::of(Nanos(seen)));
         let window = window.saturating_add(host_window);
-        let polled_ns = idle_ns.min(guest_poll) + rest.min(host_poll);
-        see(Seen { window: Nanos(window), polled_ns, halted: rest > host_poll });
+        let (polled_ns, halted) = (idle_ns.min(guest_poll) + rest.min(host_poll), rest > host_poll);
+        see(Seen { window: Nanos(window), polled_ns, halted });
         counts.episodes += 1;
         counts.idle_ns += u128::from(idle_ns);
-        counts.count_entered(window != 0, polled_ns, halted_from.saturating_add(host_poll), idle_ns);
+        counts.count_poll(window != 0, polled_ns, halted);
         counts.exits += u64::from(rest > 0 && rest <= host_poll);
     }
     counts
@@ -676,7 +676,7 @@ mod tests {
 
     proptest! {
         /// The kernel's own polling loop. An idle time is a whole number of pauses, so that it does not end between
-        /// a look for a task and one at the clock. An event on the way to a halt prevents it.
+        /// a look for a task and one at the clock. An event while the CPU enters a halt prevents it.
         #[test]
         fn a_poll_ends_at_a_look_at_the_clock(
             episodes in prop::collection::vec((1u64..20_000, 0u64..30_000), 1..200),

@@ -151,7 +151,7 @@ impl Batch {
         self.runs.iter_mut().for_each(|run| run.poll_step_ns = self.poll_step_ns);
     }
 
-    /// How long their CPUs take to a halt, see [`Run::halt_entry_ns`].
+    /// How long their CPUs take to enter a halt, see [`Run::halt_entry_ns`].
     pub fn set_halt_entry(&mut self, entry: Nanos) {
         self.halt_entry_ns = entry.min(LONGEST_HALT_ENTRY).get();
         self.runs.iter_mut().for_each(|run| run.halt_entry_ns = self.halt_entry_ns);
@@ -422,7 +422,7 @@ impl RecordingSource {
         Nanos(self.reader.poll_step_ns())
     }
 
-    /// How long a recorded guest's CPUs take to a halt; zero where that is not known.
+    /// How long a recorded guest's CPUs take to enter a halt; zero where that is not known.
     fn halt_entry(&self) -> Nanos {
         let metadata = self.reader.metadata();
         let entry_ns = metadata.halt_entry_ns().filter(|_| metadata.layer == Layer::Guest);
@@ -787,7 +787,7 @@ impl Memory {
         self
     }
 
-    /// The same in a guest whose CPUs take so long to a halt, see [`Run::halt_entry_ns`].
+    /// The same in a guest whose CPUs take so long to enter a halt, see [`Run::halt_entry_ns`].
     #[cfg(test)]
     #[must_use]
     pub(crate) fn with_halt_entry(mut self, entry: Nanos) -> Memory {

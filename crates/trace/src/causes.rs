@@ -197,8 +197,8 @@ impl SegmentPairing {
         self.switched_in(cpu, tid, seen_ns.max(woken_ns).max(self.started_ns), None);
     }
 
-    /// A task that was not seen to begin wakes another one: it may be one that never waits. It has run since the last event of its
-    /// CPU at least.
+    /// A task whose switch was not recorded wakes another one; it may be one that never waits. It has run since the last event of
+    /// its CPU at least.
     fn running_since_before(&mut self, event: &Event) {
         let cpu = self.cpus.entry(event.cpu).or_default();
         if event.tid > 0 && cpu.running.is_none() {

@@ -78,7 +78,7 @@ fn programs_see_every_cpu_idle() {
     assert!(cpus.iter().all(|cpu| of(cpu) > 0), "no event of some CPU");
 }
 
-/// When the events of a call were, until there are enough.
+/// The times of the events of one call; it stops when there are enough.
 struct Seen<'a> {
     at_ns: Vec<u64>,
     enough: &'a AtomicBool,
@@ -91,10 +91,10 @@ impl Observer for Seen<'_> {
     }
 }
 
-/// Is set when this is dropped, also by a failed assertion: a thread of a scope that waits for it ends.
-struct Ends<'a>(&'a AtomicBool);
+/// Sets the flag when dropped, after a failed assertion too, so that the scope's thread ends.
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -111,7 +111,7 @@ fn a_recorder_that_stays_ready_sees_nothing_in_between() {
     };
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _ends = Ends(&ended);
+        let _ends = SetOnDrop(&ended);
         // Whatever else runs, there is something to see, on a busy machine after a while.
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {

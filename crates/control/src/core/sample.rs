@@ -26,7 +26,7 @@ pub struct Episode {
     /// How long a guest polls between two looks at the clock \[ns\], at the first of which after its window a poll ends;
     /// 0 where that is not known: then a poll ends with its window.
     pub poll_step_ns: u32,
-    /// How long a guest's CPU takes to a halt \[ns\]; 0 where that is not known.
+    /// How long a guest's CPU takes to enter a halt \[ns\]; 0 where that is not known.
     pub halt_entry_ns: u32,
 }
 

@@ -1247,7 +1247,7 @@ fn advice_that_depends_on_an_unknown_latency_says_so() {
     assert!(!tuned(&["--wakeup-latency", "1us"]).contains("latency of halts is not known"));
 }
 
-/// By it a recording tells the recorder from the load.
+/// A recording distinguishes the recorder from the load by this name.
 #[test]
 fn the_program_has_its_name_whatever_its_file_is_called() {
     let folder = Folder::new();

@@ -31,7 +31,7 @@ const MORE_NS: u64 = 20_000;
 /// Fewer than one in so many segments: what is more frequent is the task's own work, as far as it was not stolen.
 const SELDOM: usize = 20;
 
-/// From something that a segment does to the next: a part of it in which it wakes nothing \[ns\].
+/// A part of a segment in which it wakes nothing \[ns\].
 #[derive(Clone, Copy)]
 struct Part {
     at_ns: u64,
@@ -97,8 +97,8 @@ impl Stolen {
 }
 
 impl Program {
-    /// A segment up to its first wakeup of another, and the longest part from then on: of a task that wakes many in a segment the
-    /// time between two wakeups is to be compared, and not how long it happens to run.
+    /// A segment up to its first wakeup of another, and the longest part from then on. Of a task that wakes many in a segment, the
+    /// times between two wakeups are comparable; the lengths of its segments are not.
     fn parts(&self, row: &Row) -> [Part; 2] {
         let wakeups = &self.wakeups[row.wakeups.start as usize..row.wakeups.end as usize];
         let begins = wakeups.iter().map(|wakeup| wakeup.offset_ns.min(row.run_ns));
@@ -129,7 +129,7 @@ impl Program {
             let parts = self.parts(&self.rows[place]);
             let row = &mut self.rows[place];
             let wakeups = &mut self.wakeups[row.wakeups.start as usize..row.wakeups.end as usize];
-            // The later one first: it begins where it did.
+            // The later part first: its place does not change then.
             for (number, (part, usual)) in
                 parts.into_iter().zip(usual[segment.task as usize]).enumerate().rev()
             {

@@ -240,7 +240,7 @@ impl Program {
 /// A CPU of the simulation.
 struct Cpu {
     player: Player,
-    /// From the end of a poll, or of none, to a halt \[ns\].
+    /// From the end of a poll, or from where one would begin, to the halt \[ns\].
     halt_entry_ns: u64,
     /// Runnable segments, the one that runs next first; a segment that runs is not in it.
     queue: VecDeque<u32>,

@@ -421,7 +421,7 @@ fn machine(
                     Some(busy_ns) => core.policy.window_after(busy_ns),
                     None => core.policy.window(),
                 };
-                // A guest's CPU that has polled takes as much longer to a halt as one that halts at once.
+                // A guest's CPU that has polled takes as much longer to enter a halt as one that halts at once.
                 let is_guest = matches!(core.policy, Any::Haltpoll(_));
                 let way_ns =
                     if is_guest && polls { around.entry_ns[1].saturating_sub(around.entry_ns[0]) } else { 0 };

@@ -67,7 +67,7 @@ pub(super) struct LaneGroup {
     windows: Vec<Column>,
     /// Episodes that began with window zero.
     pub(super) unpolled: Vec<u64>,
-    /// Of those, the ones that do not halt: without length, or no longer than it takes to the halt.
+    /// Of those, the ones that do not halt: without length, or no longer than it takes to enter a halt.
     pub(super) neither: Vec<u64>,
     /// Episodes that outlasted the window.
     pub(super) halts: Vec<u64>,

@@ -20,8 +20,9 @@ use dwell_policy::{Layer, guest, host};
 /// also with the longest step between two looks at the clock in each, and so does a growth by any sensible factor.
 pub(super) const MAX_END: u32 = (1 << 27) - (1 << 20);
 const _: () = assert!(MAX_END as u64 + LONGEST_POLL_STEP.get() <= 1 << 27);
-// What is longest stays longer than any maximum, which it is also for a rule that learns from less.
-const _: () = assert!(MAX_END as u64 + LONGEST_HALT_ENTRY.get() < LONGEST as u64);
+// What is longest stays longer than any maximum, also without the poll and the entry into the halt before it.
+const _: () =
+    assert!(2 * MAX_END as u64 + LONGEST_POLL_STEP.get() + LONGEST_HALT_ENTRY.get() < LONGEST as u64);
 
 /// Episodes are at most this long for a lane. All lanes compare them with twice the maximum at most, so that a longer
 /// one makes no difference, and they poll the window and never the whole of it; the sums of lengths are made from the

@@ -28,7 +28,7 @@ pub(super) struct Segments {
     alone: Vec<i32>,
     /// How long a guest polls between two looks at the clock \[ns\]; 0: a poll ends with its window.
     step: u32,
-    /// How long a guest's CPU takes to a halt \[ns\].
+    /// How long a guest's CPU takes to enter a halt \[ns\].
     halt_entry: u32,
     cuts: Vec<Cut>,
 }
@@ -145,7 +145,7 @@ pub(super) enum Way {
     /// What a rule learns from where it halts.
     Late,
     /// That, which may be the lengths, and where polls end other than with their windows: for the host where another task
-    /// cut them short, for a guest at a look at the clock, or where it takes time to a halt.
+    /// cut them short, for a guest at a look at the clock, or where it takes time to enter a halt.
     /// A guest cannot see the other tasks of its host's core.
     Ended,
 }

@@ -61,7 +61,7 @@ struct Tallies<L, const V: usize> {
     /// Windows that were not zero after an episode that `common_unpolled` counts, less those that were zero before the
     /// first, and so more by one than it should be for those that are zero after the last: no episode follows.
     kept: [L; V],
-    /// Episodes on the way to a halt: neither a poll nor a halt.
+    /// Episodes that end while the CPU enters a halt: neither a poll nor a halt.
     neither: [L; V],
     /// What all lanes did alike \[ns\].
     common_polled: u64,

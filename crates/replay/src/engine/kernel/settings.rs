@@ -37,7 +37,7 @@ pub(super) struct Looks<L> {
     /// Divide by the step.
     factor: L,
     bits: L,
-    /// From the end of a poll, or of none, to a halt \[ns\].
+    /// From the end of a poll, or from where one would begin, to the halt \[ns\].
     halt_entry: L,
 }
 
