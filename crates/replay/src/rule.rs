@@ -160,6 +160,7 @@ impl Rule {
             latency: Latency::OfRunOr(own),
             poll_step_ns: 0,
             halt_entry_ns: 0,
+            ran_out: false,
         })
     }
 
@@ -207,6 +208,8 @@ pub struct Player {
     /// Of the episodes that are played one by one.
     poll_step_ns: u64,
     halt_entry_ns: u64,
+    /// Whether a guest's last idle state is a poll that ran out: it halts at once in the next episode.
+    ran_out: bool,
 }
 
 // One player is one idler under one rule; there are few of those that learn.
@@ -266,8 +269,8 @@ impl Player {
             }
             (State::One(Any::Driver(_)), Layer::Driver) => {
                 if let Ok(fresh) = Rule::Layer(*setting).start_late(1) {
-                    let Player { ended_ns, poll_step_ns, halt_entry_ns, .. } = *self;
-                    *self = Player { ended_ns, poll_step_ns, halt_entry_ns, ..fresh };
+                    let Player { ended_ns, poll_step_ns, halt_entry_ns, ran_out, .. } = *self;
+                    *self = Player { ended_ns, poll_step_ns, halt_entry_ns, ran_out, ..fresh };
                 }
             }
             (State::Aio(policy), Layer::Iothread) => {
@@ -301,8 +304,8 @@ impl Player {
     /// Whether a CPU under haltpoll polls first when it idles next; other rules have no other way into their idle state.
     pub(crate) fn polls(&mut self) -> bool {
         match &mut self.state {
-            State::One(Any::Haltpoll(policy)) => policy.window() > Nanos::ZERO,
-            State::Stacked { guest, .. } => guest.window() > Nanos::ZERO,
+            State::One(Any::Haltpoll(policy)) => !self.ran_out && policy.window() > Nanos::ZERO,
+            State::Stacked { guest, .. } => !self.ran_out && guest.window() > Nanos::ZERO,
             _ => true,
         }
     }
@@ -343,15 +346,18 @@ impl Player {
             Latency::LeftOut => Idle { latency_ns: None, ..episode },
             Latency::OfRunOr(ns) => Idle { latency_ns: Some(episode.latency_ns.unwrap_or(ns)), ..episode },
         });
+        let ran_out = &mut self.ran_out;
         match &mut self.state {
             State::One(policy) => {
                 let (sees_tasks, in_steps) = (sees_tasks(policy), matches!(policy, Any::Haltpoll(_)));
-                policy.with(Drive { episodes, sees_tasks, in_steps, see })
+                policy.with(Drive { episodes, sees_tasks, in_steps, ran_out, see })
             }
             State::Aio(policy) => {
-                Drive { episodes, sees_tasks: false, in_steps: false, see }.with(policy.as_mut())
+                Drive { episodes, sees_tasks: false, in_steps: false, ran_out, see }.with(policy.as_mut())
             }
-            State::Stacked { guest, host } => drive_stacked(guest, host.as_deref_mut(), episodes, see),
+            State::Stacked { guest, host } => {
+                drive_stacked(guest, host.as_deref_mut(), episodes, ran_out, see)
+            }
         }
     }
 }
@@ -364,45 +370,82 @@ fn sees_tasks(policy: &Any) -> bool {
 /// Episodes through a policy, which gets the busy time before each. It learns from a longer one where the idler
 /// halts: KVM's block time, haltpoll's residency (less the window, which the policy takes off), QEMU's
 /// `block_ns` and what dwell_idle measures all end when the idler runs again.
-struct Drive<I, S> {
+struct Drive<'r, I, S> {
     episodes: I,
     /// Whether another task on the core ends a poll, as in KVM; a guest's and an event loop's policy cannot see it. The
     /// policy learns from the whole episode either way, as KVM's rule does.
     sees_tasks: bool,
     /// Whether a poll ends at a look at the clock, as in Linux's `poll_idle`.
     in_steps: bool,
+    /// As [`Player::ran_out`].
+    ran_out: &'r mut bool,
     see: S,
 }
 
-impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Seen)> Use for Drive<I, S> {
+/// A guest's CPU in an idle time.
+struct GuestIdle {
+    /// The governor's limit, or 0 where it halts at once \[ns\].
+    window: u64,
+    /// How long a poll lasts \[ns\].
+    poll: u64,
+    /// When it halts \[ns\].
+    halted_from: u64,
+}
+
+impl GuestIdle {
+    /// With this limit, after a poll that ran out or not.
+    fn of(limit: u64, ran_out: bool, step_ns: u64, halt_entry_ns: u64) -> GuestIdle {
+        let window = if ran_out { 0 } else { limit };
+        let poll = guest::poll_end_ns(window, step_ns);
+        GuestIdle { window, poll, halted_from: poll.saturating_add(halt_entry_ns) }
+    }
+
+    /// Whether its last idle state is a poll that ran out afterwards: an event on the way to a halt leaves the governor as it
+    /// was.
+    fn leaves_ran_out(&self, ran_out: bool, idle_ns: u64) -> bool {
+        idle_ns <= self.halted_from && (ran_out || self.window > 0 && idle_ns > self.poll)
+    }
+
+    /// What haltpoll, which takes off its limit, is to be given so that it learns from the halt alone, which ends `late` after the
+    /// idle time.
+    fn seen(&self, limit: u64, idle_ns: u64, late: u64) -> u64 {
+        if idle_ns > self.halted_from {
+            (idle_ns.saturating_add(late) - self.halted_from).saturating_add(limit)
+        } else {
+            idle_ns.min(limit)
+        }
+    }
+}
+
+impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Seen)> Use for Drive<'_, I, S> {
     type Output = Counts;
 
     fn with<P: Policy + ?Sized>(mut self, policy: &mut P) -> Counts {
         let mut counts = Counts::default();
         for Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, ready } in self.episodes {
             let longest = if self.sees_tasks { alone_ns } else { u64::MAX };
-            let window = match busy_ns {
+            let limit = match busy_ns {
                 Some(busy_ns) => policy.window_after(Nanos(busy_ns)),
                 None => policy.window(),
             };
-            let window = window.get();
-            let (poll, entry) = match self.in_steps {
-                true => (guest::poll_end_ns(window, step_ns), halt_entry_ns),
-                false => (window, 0),
+            let limit = limit.get();
+            let guest = self.in_steps.then(|| GuestIdle::of(limit, *self.ran_out, step_ns, halt_entry_ns));
+            let (window, poll, halted_from) = match &guest {
+                Some(guest) => (guest.window, guest.poll, guest.halted_from),
+                None => (limit, limit.min(longest), limit.min(longest)),
             };
-            let poll = poll.min(longest);
-            let halted_from = poll.saturating_add(entry);
             let (polled_ns, halts) = (idle_ns.min(poll), idle_ns > halted_from);
             (self.see)(Seen { window: Nanos(window), polled_ns, halted: halts });
             let late = latency_ns.filter(|_| halts).unwrap_or(0);
             counts.episodes += 1;
             counts.idle_ns += u128::from(idle_ns);
             counts.count_poll(window != 0, polled_ns, halts);
-            // What haltpoll learns from is the halt alone: it takes off the window, and the poll and the entry were longer.
-            let seen = match halted_from > window {
-                true if halts => idle_ns.saturating_add(late) - (halted_from - window),
-                true => idle_ns.min(window),
-                false => idle_ns.saturating_add(late),
+            let seen = match &guest {
+                Some(guest) => {
+                    *self.ran_out = guest.leaves_ran_out(*self.ran_out, idle_ns);
+                    guest.seen(limit, idle_ns, late)
+                }
+                None => idle_ns.saturating_add(late),
             };
             policy.observe(Outcome::with_ready(Nanos(seen), ready));
         }
@@ -416,30 +459,27 @@ fn drive_stacked<'a>(
     guest: &mut Any,
     mut host: Option<&mut Any>,
     episodes: impl Iterator<Item = Idle<'a>>,
+    ran_out: &mut bool,
     mut see: impl FnMut(Seen),
 ) -> Counts {
     let mut counts = Counts::default();
     for Idle { idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, .. } in episodes {
-        let (window, guest_poll) = (guest.window().get(), guest::poll_end_ns(guest.window().get(), step_ns));
-        let halted_from = guest_poll.saturating_add(halt_entry_ns);
-        let rest = idle_ns.saturating_sub(halted_from);
+        let limit = guest.window().get();
+        let own = GuestIdle::of(limit, *ran_out, step_ns, halt_entry_ns);
+        let rest = idle_ns.saturating_sub(own.halted_from);
         let latency_ns = latency_ns.unwrap_or(0);
         let (mut host_window, mut host_poll) = (0, 0);
         let mut late = if rest > 0 { latency_ns } else { 0 };
         if let Some(host) = host.as_mut().filter(|_| rest > 0) {
             host_window = host.window().get();
-            host_poll = host_window.min(alone_ns.saturating_sub(halted_from));
+            host_poll = host_window.min(alone_ns.saturating_sub(own.halted_from));
             late = if rest > host_poll { latency_ns } else { 0 };
             host.observe(Outcome::of(Nanos(rest.saturating_add(late))));
         }
-        let seen = if rest > 0 {
-            idle_ns.saturating_add(late) - (halted_from - window)
-        } else {
-            idle_ns.min(window)
-        };
-        guest.observe(Outcome::of(Nanos(seen)));
-        let window = window.saturating_add(host_window);
-        let (polled_ns, halted) = (idle_ns.min(guest_poll) + rest.min(host_poll), rest > host_poll);
+        *ran_out = own.leaves_ran_out(*ran_out, idle_ns);
+        guest.observe(Outcome::of(Nanos(own.seen(limit, idle_ns, late))));
+        let window = own.window.saturating_add(host_window);
+        let (polled_ns, halted) = (idle_ns.min(own.poll) + rest.min(host_poll), rest > host_poll);
         see(Seen { window: Nanos(window), polled_ns, halted });
         counts.episodes += 1;
         counts.idle_ns += u128::from(idle_ns);
@@ -724,10 +764,6 @@ mod tests {
                 }
                 prop_assert_eq!((did.polls, did.halts), (polls, u64::from(halts)));
                 prop_assert_eq!(did.polled_ns, u128::from(polled_ns));
-                // The governor still has that poll as its last state, and halts at once in the next idle time; a replay polls.
-                if polls == 1 && goes_to_halt && !halts {
-                    break;
-                }
             }
         }
     }

@@ -76,8 +76,8 @@ impl Run {
 
     /// How long a guest's CPU takes from the end of a poll, or from where one would begin, to the idle state that halts \[ns\]: it
     /// stops the tick first. An event that comes then prevents the halt, and haltpoll learns nothing from it; of a halt it learns
-    /// from as much less. After an event between a poll and its halt the governor halts at once in the next idle time, which a replay
-    /// does not. The idle times are those of a CPU that polls first. 0 where it is not known.
+    /// from as much less. After an event between a poll and its halt the governor halts at once in the next idle time. The idle times
+    /// are those of a CPU that polls first. 0 where it is not known.
     #[inline]
     pub const fn halt_entry_ns(&self) -> u64 {
         self.halt_entry_ns
@@ -953,8 +953,8 @@ mod tests {
             "they end when they did"
         );
         // With a window of zero 44 us of idling grow it to 44 us, which 44 us do not outlast and 50 do; under a maximum of 43 us
-        // only one of 38 us does, and no other that follows is as short.
-        assert_eq!(polled, [vec![0, 44_000, 44_000, 44_000], vec![0, 0, 43_000, 43_000]]);
+        // only one of 38 us does. The poll of the next runs out on its way to the halt, so that the last halts at once.
+        assert_eq!(polled, [vec![0, 44_000, 44_000, 44_000], vec![0, 0, 43_000, 0]]);
     }
 
     /// A foreign recording has no name where no handler became ready.

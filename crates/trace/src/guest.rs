@@ -518,6 +518,8 @@ impl GuestPairing {
         (cpu.window_ns, cpu.left_by_task_ns, cpu.halted_before) = (None, None, false);
         self.incomplete += u64::from(unfinished);
     }
+            halt_ns =
+                (held.idle.halted == Some(true)).then(|| held.end_ns.saturating_sub(held.idle.state_ns));
 
     /// The CPUs in the order in which they appeared.
     fn numbers(&self) -> Vec<u32> {

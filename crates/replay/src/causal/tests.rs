@@ -326,6 +326,8 @@ fn machine(
         on: Option<OnCore>,
         free_ns: Option<u64>,
         busy_from_ns: Option<u64>,
+        /// Whether its last poll ran out and no halt followed.
+        ran_out: bool,
     }
     let cores = cpu_of.iter().max()? + 1;
     let fresh = |setting: &Setting| Rule::Layer(*setting).policy().unwrap();
@@ -340,6 +342,7 @@ fn machine(
         on: None,
         free_ns: None,
         busy_from_ns: None,
+        ran_out: false,
     };
     let mut cores: Vec<Core> = (0..cores).map(core).collect();
     let mut ran = vec![Ran::default(); work.len()];
@@ -405,7 +408,8 @@ fn machine(
                 ran[segment].woken_ns = ran[segment].woken_ns.max(now_ns);
                 continue;
             }
-            let polls = !matches!(core.policy, Any::Haltpoll(_)) || core.policy.window() > Nanos::ZERO;
+            let is_guest = matches!(core.policy, Any::Haltpoll(_));
+            let polls = !is_guest || !core.ran_out && core.policy.window() > Nanos::ZERO;
             let entered_ns = core.free_ns.map(|free_ns| free_ns + around.entry_ns[usize::from(!polls)]);
             let mut late_ns = match entered_ns {
                 None => 0,
@@ -417,12 +421,12 @@ fn machine(
             if let Some(free_ns) = entered_ns.filter(|entered_ns| *entered_ns < now_ns) {
                 let idle_ns = now_ns - free_ns;
                 let busy_ns = core.busy_from_ns.map(|from_ns| Nanos(free_ns - from_ns));
-                let window = match busy_ns {
+                let limit = match busy_ns {
                     Some(busy_ns) => core.policy.window_after(busy_ns),
                     None => core.policy.window(),
                 };
+                let window = if polls { limit } else { Nanos::ZERO };
                 // A guest's CPU that has polled takes as much longer to enter a halt as one that halts at once.
-                let is_guest = matches!(core.policy, Any::Haltpoll(_));
                 let way_ns =
                     if is_guest && polls { around.entry_ns[1].saturating_sub(around.entry_ns[0]) } else { 0 };
                 let in_halt_ns = idle_ns.saturating_sub(window.get() + way_ns);
@@ -440,8 +444,11 @@ fn machine(
                     (Idled::Halted, false) => constants.after_halt,
                 };
                 let late_ns = if idled == Idled::Halted { late_ns.saturating_sub(around.exit_ns) } else { 0 };
-                let seen_ns =
-                    if in_halt_ns > 0 { idle_ns + late_ns - way_ns } else { idle_ns.min(window.get()) };
+                let seen_ns = match in_halt_ns {
+                    0 => idle_ns.min(limit.get()),
+                    _ => limit.get() + in_halt_ns + late_ns,
+                };
+                core.ran_out = is_guest && in_halt_ns == 0 && polls && idle_ns > window.get();
                 core.policy.observe(Observed::of(Nanos(seen_ns)));
                 if let Some(host) = core.host.as_mut().filter(|_| in_halt_ns > 0) {
                     host.observe(Observed::of(Nanos(in_halt_ns + late_ns)));

@@ -63,9 +63,10 @@ pub(super) struct LaneGroup {
     pub(super) lanes: usize,
     /// The lowest and the highest maximum of a lane \[ns\].
     pub(super) maxima: (i32, i32),
-    /// Windows of each idler \[ns\].
+    /// Windows of each idler \[ns\]; less than zero where a guest's CPU polled for it last and did not halt then, so that it halts
+    /// at once in the next episode.
     windows: Vec<Column>,
-    /// Episodes that began with window zero.
+    /// Episodes that began without a poll.
     pub(super) unpolled: Vec<u64>,
     /// Of those, the ones that do not halt: without length, or no longer than it takes to enter a halt.
     pub(super) neither: Vec<u64>,
@@ -129,9 +130,9 @@ impl LaneGroup {
         self.windows(idler);
         let counts = self.unpolled.iter_mut().zip(&mut self.neither);
         for (window, (unpolled, neither)) in self.windows[idler].iter().zip(counts) {
-            let zero = u64::from(window == 0);
-            *unpolled += zero * episodes;
-            *neither += zero * episodes;
+            let unpolls = u64::from(window <= 0);
+            *unpolled += unpolls * episodes;
+            *neither += unpolls * episodes;
         }
     }
 

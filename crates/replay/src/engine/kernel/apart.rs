@@ -62,7 +62,7 @@ pub(in super::super) unsafe fn apart<
                         tallies.polled[v] = tallies.polled[v].add(step.polled);
                     }
                     if ended && !host {
-                        let neither = L::without(q.is_zero(), step.halted);
+                        let neither = L::without(L::splat(1).gt(*q), step.halted);
                         tallies.neither[v] = tallies.neither[v].count(neither);
                     }
                     tallies.kept[v] = tallies.kept[v].count(step.kept);

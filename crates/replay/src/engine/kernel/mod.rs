@@ -58,8 +58,8 @@ unsafe fn store<L: Lanes, const V: usize>(column: &mut Column, at: usize, vector
 struct Tallies<L, const V: usize> {
     polled: [L; V],
     halts: [L; V],
-    /// Windows that were not zero after an episode that `common_unpolled` counts, less those that were zero before the
-    /// first, and so more by one than it should be for those that are zero after the last: no episode follows.
+    /// Windows above zero after an episode that `common_unpolled` counts, less those that were not before the first, and so
+    /// more by one than it should be for those that are not after the last: no episode follows.
     kept: [L; V],
     /// Episodes that end while the CPU enters a halt: neither a poll nor a halt.
     neither: [L; V],
@@ -76,10 +76,10 @@ impl<L: Lanes, const V: usize> Tallies<L, V> {
     #[inline(always)]
     unsafe fn new(windows: &[L; V]) -> Self {
         // SAFETY: the caller vouches for the CPU.
-        let zero = unsafe { L::splat(0) };
+        let (zero, one) = unsafe { (L::splat(0), L::splat(1)) };
         let mut kept = [zero; V];
         for v in 0..V {
-            kept[v] = zero.uncount(windows[v].is_zero());
+            kept[v] = zero.uncount(one.gt(windows[v]));
         }
         Tallies {
             polled: [zero; V],
@@ -93,13 +93,17 @@ impl<L: Lanes, const V: usize> Tallies<L, V> {
     }
 
     /// Adds all to the counts of a group from lane `at`. The last episode left these `windows`.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `L`.
     #[inline(always)]
-    fn add_to(self, group: &mut LaneGroup, at: usize, windows: &[L; V]) {
+    unsafe fn add_to(self, group: &mut LaneGroup, at: usize, windows: &[L; V]) {
         add_up(&mut group.polled_ns[at..], self.polled, |polled| self.common_polled + u64::from(polled));
         add_up(&mut group.halts[at..], self.halts, |halts| self.common_halts + u64::from(halts));
         let mut kept = self.kept;
         for v in 0..V {
-            kept[v] = kept[v].count(windows[v].is_zero());
+            // SAFETY: the caller vouches for the CPU.
+            kept[v] = kept[v].count(unsafe { L::splat(1) }.gt(windows[v]));
         }
         let unpolled = |kept: u32| self.common_unpolled.wrapping_add_signed(-i64::from(kept.cast_signed()));
         add_up(&mut group.unpolled[at..], kept, unpolled);

@@ -26,7 +26,7 @@ pub(super) struct Step<L: Lanes> {
     pub(super) window: L,
     pub(super) polled: L,
     pub(super) halted: L::Mask,
-    /// Where the window is not zero.
+    /// Where the window is above zero.
     pub(super) kept: L::Mask,
 }
 
@@ -60,7 +60,7 @@ impl<L: Lanes> Looks<L> {
         }
     }
 
-    /// How long a poll of a window lasts.
+    /// How long a poll of a window lasts; of one below zero, nothing.
     ///
     /// # Safety
     /// As [`Looks::of`].
@@ -68,8 +68,8 @@ impl<L: Lanes> Looks<L> {
     unsafe fn poll(self, window: L) -> L {
         let whole = window.mul_shr(self.factor, self.bits).mul(self.step);
         // SAFETY: the caller vouches for it.
-        let looked = whole.add(self.step).keep(window.gt(unsafe { L::splat(0) }));
-        looked.replace(self.step.is_zero(), window)
+        let zero = unsafe { L::splat(0) };
+        whole.add(self.step).replace(self.step.is_zero(), window).keep(window.gt(zero))
     }
 }
 
@@ -190,7 +190,7 @@ impl<L: Lanes> Settings<L> {
 
     /// An episode of any length `x` under windows that are not longer than their maximum. But for [`Way::Plain`], it is
     /// learned for one of length `y` where it halts, which is no shorter; else `y` is `x`. A guest's poll ends at one of the
-    /// `looks` with [`Way::Ended`].
+    /// `looks` with [`Way::Ended`]; its window is below zero where the last poll ran out and the CPU did not halt.
     ///
     /// # Safety
     /// See [`Settings::max`].
@@ -211,6 +211,8 @@ impl<L: Lanes> Settings<L> {
             let poll = if ends { looks.poll(window) } else { window };
             let halted_from = if ends { poll.add(looks.halt_entry) } else { poll };
             let halted = x.gt(halted_from);
+            let zero = L::splat(0);
+            let window = if ends { window.replace(zero.gt(window), zero.sub(window)) } else { window };
             // Where the window covers the episode `t` is negative, and it neither grows nor shrinks; with a latency
             // `halted` sees to that, and with microseconds, since the division takes `t` for a large number.
             let y = if late { y } else { x };
@@ -249,7 +251,13 @@ impl<L: Lanes> Settings<L> {
                 window.lower_where(shrinks, divided).raise_where(grows, grown)
             };
             let (next, kept) = self.floored(v, next);
-            Step { window: next, polled: x.min(poll), halted, kept }
+            let step = Step { window: next, polled: x.min(poll), halted, kept };
+            if !ends {
+                return step;
+            }
+            let ran_out = L::without(x.gt(poll), halted);
+            let window = next.replace(ran_out, zero.sub(next));
+            Step { window, kept: L::without(kept, ran_out), ..step }
         }
     }
 }
