@@ -209,7 +209,8 @@ impl Idle {
             return Some(reported.window_ns);
         }
         match (self.window_ns, self.polled) {
-            (Some(1..), Some(false)) => None,
+            // After a poll that ran out, without a halt, the governor halts at once.
+            (Some(1..), Some(false)) => Some(0),
             (Some(window_ns), _) => Some(window_ns.into()),
             (None, _) => self.ran_out_after_ns,
         }
@@ -225,6 +226,8 @@ struct Held {
     quiet: bool,
 }
 
+    /// The first waking for this CPU since then.
+    waking: Option<Waking>,
 impl Held {
     /// How long the poll was that ended it \[ns\].
     fn polled_ns(&self) -> u64 {
@@ -250,6 +253,22 @@ impl Held {
 
 impl GuestPairing {
     /// For events of `source`: with [`GuestSource::CpuIdle`] and [`GuestSource::Bpf`] `power:cpu_idle` is used, with
+impl Held {
+    /// The episode of CPU `number`, which runs a task from `time_ns` on. Where its poll had run out and another CPU woke the task
+    /// before a halt was entered, it has idled until then.
+    fn ended_by_task(mut self, number: u32, time_ns: u64) -> PairedEpisode {
+        let whole = self.idle.window_ns.is_none_or(|window_ns| self.polled_ns() >= window_ns.into());
+        let ran_out = self.idle.halted == Some(false) && self.episode.wake_latency_ns.is_none() && whole;
+        let soon = ran_out && time_ns.saturating_sub(self.end_ns) <= HALTS_NS;
+        if let Some(waking) = self.waking.filter(|waking| soon && waking.on_cpu != number) {
+            self.episode.idle_ns = waking.time_ns.saturating_sub(self.idle.start_ns);
+            self.episode.wake = Some(WakeCause::Ipi);
+            self.episode.wake_latency_ns = Some(time_ns.saturating_sub(waking.time_ns));
+        }
+        self.episode
+    }
+}
+
     /// anything else switches.
     /// `silent` are the CPUs whose idle task emits no events, for the notes.
     pub fn new(source: GuestSource, silent: Vec<u32>) -> GuestPairing {
@@ -369,7 +388,8 @@ impl GuestPairing {
             wake_latency_ns: event_ns.map(|at| time_ns.saturating_sub(at)),
             ..PairedEpisode::new(cpu.idler, idle.start_ns, idle_ns)
         };
-        cpu.held = Some(Held { idle, end_ns: time_ns, episode, quiet: wakings_seen && !by_switches });
+        cpu.held =
+            Some(Held { idle, end_ns: time_ns, episode, quiet: wakings_seen && !by_switches, waking: None });
         self.polled_through += went_on;
     }
 
@@ -419,7 +439,10 @@ impl GuestPairing {
     /// With `cpu_idle`: the task may run on this CPU.
     fn wakes(&mut self, number: u32, waking: Waking) {
         let cpu = self.cpu(number);
-        cpu.held.iter_mut().for_each(|held| held.quiet = false);
+        if let Some(held) = &mut cpu.held {
+            held.quiet = false;
+            held.waking.get_or_insert(waking);
+        }
         let Some(idle) = &cpu.idle else { return };
         let polls = idle.halted == Some(false);
         // The first one since the CPU went idle, unless it led to nothing.
@@ -451,6 +474,10 @@ impl GuestPairing {
                 cpu.left_by_task_ns = (next == 0).then_some(event.time_ns);
             }
             return;
+                if prev == 0 && next != 0 {
+                    let held = cpu.held.take();
+                    found.extend(held.map(|held| held.ended_by_task(event.cpu, event.time_ns)));
+                }
         }
         if next == 0 {
             self.begin(event.cpu, event.time_ns, None, found);
@@ -670,6 +697,40 @@ mod tests {
             for (before_ns, entry_ns) in
                 [(20_000, 700), (11_000, 100)].into_iter().filter(|_| polls && number > 0)
             {
+    /// After a poll that ran out; another CPU's waking ends the idle time where no halt was entered.
+    #[test]
+    fn an_event_on_the_way_to_a_halt_ends_the_idle_time() {
+        let waking = |at, cpu| event(at, cpu, EventKind::Waking { woken: 7, target: 0 });
+        let of = |window_ns: u32, waking, ran_ns| {
+            let window = EventKind::GuestHaltPoll { new: window_ns, old: window_ns };
+            let mut pairing = GuestPairing::new(GuestSource::CpuIdle, vec![]).with_polling_state(Some(0));
+            let mut found = vec![];
+            for event in [
+                event(0, 0, window),
+                event(1_000, 0, idle(0)),
+                event(55_000, 0, LEFT),
+                waking,
+                event(ran_ns, 0, switch(0, 7)),
+                // Halts at once, so soon that it might still idle.
+                event(ran_ns + 1_000, 0, switch(7, 0)),
+                event(ran_ns + 2_000, 0, idle(1)),
+            ] {
+                pairing.observe(&event, &mut found);
+            }
+            pairing.finish(&mut found);
+            seen(&found)
+        };
+        let unknown = vec![(1_000, 54_000, Some(WakeCause::Unknown), None)];
+        assert_eq!(
+            of(50_000, waking(59_000, 1), 62_000),
+            [(1_000, 58_000, Some(WakeCause::Ipi), Some(3_000))]
+        );
+        // A poll that something else ended, one by an interrupt of this CPU, and too late.
+        assert_eq!(of(60_000, waking(59_000, 1), 62_000), unknown);
+        assert_eq!(of(50_000, waking(59_000, 0), 62_000), unknown);
+        assert_eq!(of(50_000, waking(56_000, 1), 56_000 + HALTS_NS), unknown);
+    }
+
                 let left_ns = begun_ns - before_ns;
                 events.push(event(left_ns, 0, switch(7, 0)));
                 events.push(event(left_ns + entry_ns, 0, idle(0)));
