@@ -17,8 +17,8 @@ use dwell_machine::{Machine, Sysroot, arch, cpu, identity, kernel};
 use dwell_policy::{Layer, Nanos, Owner};
 use dwell_recording::accounting::KVM_COUNTERS;
 use dwell_recording::{
-    CPU_TIME, Clock, Contents, HALT_ENTRY, Metadata, NewFile, POLL_STEP, Packing, REALTIME_OFFSET, SWITCHES,
-    TimeRecorded, WriteError, Writer, kernel_on,
+    CPU_TIME, Clock, Contents, HALT_ENTRY, Metadata, NewFile, POLL_STEP, Packing, REALTIME_OFFSET,
+    RESIDENCY_SHORTER, SWITCHES, TimeRecorded, WriteError, Writer, kernel_on,
 };
 use dwell_trace::event::Event;
 use dwell_trace::guest::GuestSource;
@@ -535,6 +535,9 @@ impl<O: Copy + Into<Owner>> Session<O> {
         let step_ns = self.metadata.poll_step_ns().and_then(|about_ns| self.pairing.poll_step_ns(about_ns));
         self.metadata.other.extend(step_ns.map(|ns| (POLL_STEP.to_owned(), ns.into())));
         self.metadata.other.extend(self.pairing.halt_entry_ns().map(|ns| (HALT_ENTRY.to_owned(), ns.into())));
+        let max_ns = self.metadata.value_all_the_time(Layer::Guest.into(), "guest_halt_poll_ns");
+        let shorter_ns = max_ns.map(|max_ns| self.pairing.residency_shorter_ns(max_ns));
+        self.metadata.other.extend(shorter_ns.map(|ns| (RESIDENCY_SHORTER.to_owned(), ns.into())));
         if let Some(counted) = self.counters.as_ref().and_then(KvmCounters::counted) {
             self.metadata.other.insert(KVM_COUNTERS.to_owned(), counted);
         }

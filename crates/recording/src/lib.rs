@@ -78,8 +78,8 @@ pub use episode::{Episode, WakeCause};
 pub use idle_path::{IdlePath, Way};
 pub use metadata::{
     CPU_TIME, CPUIDLE, Clock, CpuLoss, HALT_ENTRY, IdleIncludes, LEAST_LENGTHS, LEAST_LENGTHS_NOTE, Losses,
-    Metadata, POLL_STEP, REALTIME_OFFSET, SWITCHES, SettingValue, SettingsChange, Source, TimeRecorded,
-    kernel_on,
+    Metadata, POLL_STEP, REALTIME_OFFSET, RESIDENCY_SHORTER, SWITCHES, SettingValue, SettingsChange, Source,
+    TimeRecorded, kernel_on,
 };
 pub use newfile::{NewFile, NewFileError};
 pub use open::{COMPRESSED, FOREIGN, MOST_IDLERS, OpenError, UTF_16};

@@ -77,6 +77,10 @@ pub const POLL_STEP: &str = "poll_step_ns";
 /// both since their last task: it stops the tick before.
 pub const HALT_ENTRY: &str = "halt_entry_ns";
 
+/// Key of [`Metadata::other`]: how much shorter the haltpoll governor found a halt than its events have it \[ns\]: it reads its
+/// clock after a recorder is done with the first of them.
+pub const RESIDENCY_SHORTER: &str = "residency_shorter_ns";
+
 /// The metadata of a guest in [`Metadata::other`] that has its cpuidle `driver` and `governor`.
 pub const CPUIDLE: &str = "dwell.cpuidle";
 /// Key of [`Metadata::other`]: what the CPUs of the guest used while it was recorded, and what its hypervisor gave to
@@ -111,6 +115,25 @@ impl<O> Metadata<O> {
     pub fn halt_entry_ns(&self) -> Option<u64> {
         let entry = self.other.get(HALT_ENTRY)?.as_u64();
         entry.filter(|entry| (1..=LONGEST_HALT_ENTRY).contains(entry))
+    }
+
+    /// The one value that a parameter had all the time; `None` where it changed, or is not known.
+    pub fn value_all_the_time(&self, owner: Owner, name: &str) -> Option<u64> {
+        let mut values =
+            self.settings.iter().filter(|change| change.owner == owner).map(|change| {
+                match change.values.get(name)? {
+                    SettingValue::Number(value) => Some(*value),
+                    _ => None,
+                }
+            });
+        let first = values.next()??;
+        values.all(|value| value == Some(first)).then_some(first)
+    }
+
+    /// How much shorter the haltpoll governor found the guest's halts than they are recorded \[ns\]; 0: not known, or not at all.
+    pub fn residency_shorter_ns(&self) -> u64 {
+        let shorter = self.other.get(RESIDENCY_SHORTER).and_then(serde_json::Value::as_u64);
+        shorter.filter(|shorter| *shorter <= LONGEST_HALT_ENTRY).unwrap_or(0)
     }
 
     /// How much of the CPU time that the guest wanted went to others, by the hypervisor's count, from 0 to 1; `None`: not

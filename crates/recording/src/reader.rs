@@ -177,6 +177,7 @@ impl Reader {
         let stolen_ns = self.metadata().stolen_ns().unwrap_or(0);
         Ok(Some(Segments {
             poll_step_ns: self.poll_step_ns(),
+            residency_shorter_ns: self.metadata().residency_shorter_ns(),
             stolen_ns,
             slowed: self.metadata().slowed(),
             ..segments

@@ -116,6 +116,9 @@ pub struct Segments {
     /// How long the guest polls between two looks at the clock \[ns\]
     /// ([`Metadata::poll_step_ns`](crate::Metadata::poll_step_ns)); 0: not known.
     pub poll_step_ns: u64,
+    /// How much shorter the haltpoll governor found halts than they are recorded \[ns\]
+    /// ([`Metadata::residency_shorter_ns`](crate::Metadata::residency_shorter_ns)).
+    pub residency_shorter_ns: u64,
     /// CPU time that the hypervisor gave to others while this was recorded \[ns\]
     /// ([`Metadata::stolen_ns`](crate::Metadata::stolen_ns)); 0: none, or not known.
     pub stolen_ns: u64,

@@ -677,6 +677,7 @@ impl RecordingSource {
         late: Option<&Latencies>,
     ) {
         let with_ready = self.handlers() > 0;
+        let shorter_ns = self.reader.metadata().residency_shorter_ns();
         batch.clear();
         for row in rows {
             let idler = chunk.idler[row] as usize;
@@ -689,6 +690,7 @@ impl RecordingSource {
             let idle_ns = recorded_ns.saturating_sub(within_ns).max(least_ns);
             // No more than there is: together they are what was recorded.
             let latency_ns = latency_ns.map(|ns| if within_ns > 0 { recorded_ns - idle_ns } else { ns });
+            let latency_ns = latency_ns.map(|ns| ns.saturating_sub(shorter_ns));
             span.add(chunk.start_ns[row], idle_ns);
             let alone_ns = alone_ns.map(|alone| alone.max(self.poll_pass.get()));
             let run = batch.run(idler);

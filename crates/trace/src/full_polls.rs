@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 pub(crate) struct FullPolls(BTreeMap<u32, Vec<u64>>);
 
 /// So many are enough for a median, of so many windows at most.
-const ENOUGH: usize = 32;
-const MOST: usize = 4096;
+pub(crate) const ENOUGH: usize = 32;
+pub(crate) const MOST: usize = 4096;
 const MOST_WINDOWS: usize = 64;
 
 impl FullPolls {
@@ -65,28 +65,9 @@ fn misfit_ns(medians: &[(u64, u64)], step_ns: u64) -> Option<u64> {
 }
 
 /// The median of a list that is not empty, the lower one of two.
-fn middle<T: Ord + Copy>(mut values: Vec<T>) -> T {
+pub(crate) fn middle<T: Ord + Copy>(mut values: Vec<T>) -> T {
     values.sort_unstable();
     values[(values.len() - 1) / 2]
-}
-
-/// Times from a task that followed a halt to the idle state \[ns\]: of CPUs that polled first, and of those that halted at once.
-#[derive(Debug, Default)]
-pub(crate) struct Entries([Vec<u64>; 2]);
-
-impl Entries {
-    pub(crate) fn add(&mut self, polls: bool, took_ns: u64) {
-        let all = &mut self.0[usize::from(!polls)];
-        if all.len() < MOST {
-            all.push(took_ns);
-        }
-    }
-
-    /// By how much the median of those that halt is longer; `None` of too few.
-    pub(crate) fn later_ns(&self) -> Option<u64> {
-        let [polls, halts] = self.0.each_ref().map(|all| (all.len() >= ENOUGH).then(|| middle(all.clone())));
-        halts?.checked_sub(polls?)
-    }
 }
 
 #[cfg(test)]

@@ -51,7 +51,8 @@
 
 use crate::causes::SegmentPairing;
 use crate::event::{Event, EventKind, Interrupt};
-use crate::full_polls::{Entries, FullPolls};
+use crate::full_polls::FullPolls;
+use crate::halts::{Entries, Residencies};
 use crate::pairing::{ByNumber, Idlers, Names, PairedEpisode, Pairing};
 use dwell_policy::arch::Arch;
 use dwell_recording::{IdleIncludes, Segments, WakeCause};
@@ -125,6 +126,7 @@ pub struct GuestPairing {
     polled_through: u64,
     full_polls: FullPolls,
     entries: Entries,
+    residencies: Residencies,
     /// What runs between the episodes.
     segments: Option<SegmentPairing>,
 }
@@ -510,6 +512,7 @@ impl Held {
     /// switches the idle task still runs.
     fn window(&mut self, number: u32, new: u32, old: u32) {
         let cpu = self.cpu(number);
+        let mut halt_ns = None;
         if let Some(idle) = &mut cpu.idle {
             idle.window_ns.get_or_insert(old);
         } else if let Some(held) = &mut cpu.held {
@@ -519,6 +522,9 @@ impl Held {
         cpu.window_ns = Some(new);
     }
 
+        if let Some(halt_ns) = halt_ns {
+            self.residencies.add(halt_ns, old, new);
+        }
     /// The driver ends an episode of its own; the state is not left yet.
     fn reported(&mut self, number: u32, window_ns: u64, halted: bool) {
         if let Some(idle) = &mut self.cpu(number).idle {
@@ -626,6 +632,10 @@ impl Pairing for GuestPairing {
 
     fn halt_entry_ns(&self) -> Option<u64> {
         self.entries.later_ns()
+    }
+
+    fn residency_shorter_ns(&self, max_ns: u64) -> u64 {
+        self.residencies.shorter_ns(max_ns)
     }
 
     fn take_segments(&mut self) -> Option<Segments> {

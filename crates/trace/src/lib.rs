@@ -14,6 +14,7 @@ pub mod event;
 pub mod exits;
 mod full_polls;
 pub mod guest;
+mod halts;
 pub mod host;
 pub mod import;
 pub mod merge;

@@ -47,6 +47,12 @@ pub trait Pairing: Send {
         None
     }
 
+    /// How much shorter the haltpoll governor finds a halt than the events have it \[ns\], as its decisions under this maximum show;
+    /// 0 where they show nothing.
+    fn residency_shorter_ns(&self, _max_ns: u64) -> u64 {
+        0
+    }
+
     /// What ran between the episodes and what woke it, where the events show that; to be called once, at the end.
     fn take_segments(&mut self) -> Option<Segments> {
         None

@@ -378,7 +378,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
         // An event before the idle state prevents its entry.
         if is_idle && let Some(since_ns) = since_ns.filter(|&since_ns| since_ns < at_ns) {
             let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
-            let late_ns = path.halt_ns.saturating_sub(path.exit_ns);
+            let late_ns = path.halt_ns.saturating_sub(path.exit_ns + self.program.residency_shorter_ns);
             // The rule is given idle times as of a CPU that polls first.
             let entry_ns = if polls { 0 } else { cpu.halt_entry_ns };
             let idle_ns = (at_ns - since_ns).saturating_add(entry_ns);

@@ -22,6 +22,7 @@ pub struct Program {
     pub(super) end_ns: u64,
     pub(super) constants: Constants,
     pub(super) poll_step: Nanos,
+    pub(super) residency_shorter_ns: u64,
     pub(super) idling: Arc<Idling>,
     /// By CPU.
     pub(super) around: Vec<Around>,
@@ -215,6 +216,7 @@ impl Program {
             constants,
             poll_step: Nanos(segments.poll_step_ns),
             idling: Arc::default(),
+            residency_shorter_ns: segments.residency_shorter_ns,
             around: vec![],
             delays: vec![],
             leading: vec![],
