@@ -226,10 +226,10 @@ struct Held {
     episode: PairedEpisode,
     /// Whether it is known that no task was woken since for this CPU.
     quiet: bool,
-}
-
     /// The first waking for this CPU since then.
     waking: Option<Waking>,
+}
+
 impl Held {
     /// How long the poll was that ended it \[ns\].
     fn polled_ns(&self) -> u64 {
@@ -253,8 +253,6 @@ impl Held {
     }
 }
 
-impl GuestPairing {
-    /// For events of `source`: with [`GuestSource::CpuIdle`] and [`GuestSource::Bpf`] `power:cpu_idle` is used, with
 impl Held {
     /// The episode of CPU `number`, which runs a task from `time_ns` on. Where its poll had run out and another CPU woke the task
     /// before a halt was entered, it has idled until then.
@@ -271,6 +269,8 @@ impl Held {
     }
 }
 
+impl GuestPairing {
+    /// For events of `source`: with [`GuestSource::CpuIdle`] and [`GuestSource::Bpf`] `power:cpu_idle` is used, with
     /// anything else switches.
     /// `silent` are the CPUs whose idle task emits no events, for the notes.
     pub fn new(source: GuestSource, silent: Vec<u32>) -> GuestPairing {
@@ -474,12 +474,12 @@ impl Held {
         if self.source == GuestSource::CpuIdle {
             if let Some(cpu) = self.cpus.get_mut(&event.cpu) {
                 cpu.left_by_task_ns = (next == 0).then_some(event.time_ns);
-            }
-            return;
                 if prev == 0 && next != 0 {
                     let held = cpu.held.take();
                     found.extend(held.map(|held| held.ended_by_task(event.cpu, event.time_ns)));
                 }
+            }
+            return;
         }
         if next == 0 {
             self.begin(event.cpu, event.time_ns, None, found);
@@ -518,13 +518,15 @@ impl Held {
         } else if let Some(held) = &mut cpu.held {
             held.idle.window_ns = Some(old);
             held.episode.window_ns = held.idle.window_ns();
+            halt_ns =
+                (held.idle.halted == Some(true)).then(|| held.end_ns.saturating_sub(held.idle.state_ns));
         }
         cpu.window_ns = Some(new);
-    }
-
         if let Some(halt_ns) = halt_ns {
             self.residencies.add(halt_ns, old, new);
         }
+    }
+
     /// The driver ends an episode of its own; the state is not left yet.
     fn reported(&mut self, number: u32, window_ns: u64, halted: bool) {
         if let Some(idle) = &mut self.cpu(number).idle {
@@ -551,8 +553,6 @@ impl Held {
         (cpu.window_ns, cpu.left_by_task_ns, cpu.halted_before) = (None, None, false);
         self.incomplete += u64::from(unfinished);
     }
-            halt_ns =
-                (held.idle.halted == Some(true)).then(|| held.end_ns.saturating_sub(held.idle.state_ns));
 
     /// The CPUs in the order in which they appeared.
     fn numbers(&self) -> Vec<u32> {
@@ -697,16 +697,6 @@ mod tests {
         assert_eq!(windows, [(0, 90_000, Some(50_000)), (99_000, 500, Some(100_000))]);
     }
 
-    /// Compared are CPUs that run a task after a halt, and then halt at once or poll first.
-    #[test]
-    fn a_cpu_that_halts_at_once_is_later_in_its_idle_state() {
-        let mut events = vec![];
-        for number in 0..100u64 {
-            let (begun_ns, polls) = (number * 1_000_000, number % 2 == 0);
-            // Two polls that succeed; the entry into the second one, after a poll, is faster.
-            for (before_ns, entry_ns) in
-                [(20_000, 700), (11_000, 100)].into_iter().filter(|_| polls && number > 0)
-            {
     /// After a poll that ran out; another CPU's waking ends the idle time where no halt was entered.
     #[test]
     fn an_event_on_the_way_to_a_halt_ends_the_idle_time() {
@@ -741,6 +731,16 @@ mod tests {
         assert_eq!(of(50_000, waking(56_000, 1), 56_000 + HALTS_NS), unknown);
     }
 
+    /// Compared are CPUs that run a task after a halt, and then halt at once or poll first.
+    #[test]
+    fn a_cpu_that_halts_at_once_is_later_in_its_idle_state() {
+        let mut events = vec![];
+        for number in 0..100u64 {
+            let (begun_ns, polls) = (number * 1_000_000, number % 2 == 0);
+            // Two polls that succeed; the entry into the second one, after a poll, is faster.
+            for (before_ns, entry_ns) in
+                [(20_000, 700), (11_000, 100)].into_iter().filter(|_| polls && number > 0)
+            {
                 let left_ns = begun_ns - before_ns;
                 events.push(event(left_ns, 0, switch(7, 0)));
                 events.push(event(left_ns + entry_ns, 0, idle(0)));

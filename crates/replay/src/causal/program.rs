@@ -5,7 +5,7 @@ use super::idling::{Around, Idling};
 use super::{Constants, External, Idled};
 use dwell_policy::Nanos;
 use dwell_recording::{Cause, IdlePath, Segments, Way};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -185,6 +185,7 @@ impl Program {
         let before: Vec<Option<Idled>> = (0..rows.len()).map(before).collect();
         let mut cpus = HashMap::new();
         let mut last: Vec<Option<u32>> = vec![None; segments.tasks.len()];
+        let mut left_ns: BTreeMap<u32, u64> = BTreeMap::new();
         let begin_ns = rows.iter().map(|row| row.start_ns).min().unwrap_or(0);
         // Up to the start of the last one: a task that never waits may have run far beyond the rows of a part.
         let end_ns = rows.iter().map(|row| row.start_ns).max().unwrap_or(0);
@@ -215,8 +216,8 @@ impl Program {
             end_ns,
             constants,
             poll_step: Nanos(segments.poll_step_ns),
-            idling: Arc::default(),
             residency_shorter_ns: segments.residency_shorter_ns,
+            idling: Arc::default(),
             around: vec![],
             delays: vec![],
             leading: vec![],
@@ -242,8 +243,15 @@ impl Program {
             // What another task woke before this one had gone to sleep never slept.
             let ready_ns = woken_ns.or(ended_ns.filter(|_| row.cause == Cause::Preempted));
             let ready_ns = ready_ns.unwrap_or(row.start_ns).max(ended_ns.unwrap_or(0));
+            // A CPU that has idled was in its idle state when the waking reached it, however long that had taken.
+            let left_ns = left_ns.insert(row.cpu, row.end_ns()).zip(row.idle);
+            let idled_ns = left_ns.map_or(0, |(left_ns, path)| left_ns + u64::from(path.entry_ns) + 1);
+            let idled_ns = idled_ns.min(row.start_ns);
+            let woken_ns = woken_ns.map(|woken_ns| woken_ns.max(idled_ns));
+            let ready_ns = ready_ns.max(idled_ns);
             let arrival = match (row.cause, ended_ns) {
                 (Cause::Task { waker, offset_ns }, _) if waker < number && !is_helper(waker) => {
+                    let offset_ns = offset_ns.max(idled_ns.saturating_sub(rows[waker as usize].start_ns));
                     wakeups.push((waker, Wakeup { offset_ns, later_ns: 0, woken: number }));
                     Arrival::Woken
                 }

@@ -849,6 +849,32 @@ fn what_holds_up_the_waker_of_a_seldom_halt_is_not_the_interrupt() {
     assert_eq!([ipi.ns, ipi.low_ns, ipi.high_ns], [7_000, 7_000, 37_000]);
 }
 
+/// A CPU enters its halt 12 us after its task, which was woken before; the halt takes its time all the same.
+#[test]
+fn a_halt_is_entered_though_the_waking_came_before() {
+    let mut setting = Setting::defaults(Layer::Guest, Version::new(6, 18));
+    setting.set("guest_halt_poll_ns", 15_000).unwrap();
+    // So long after the task: on the way to the halt, and before it had gone to sleep.
+    for woken_after_ns in [9_000, -1_000i64] {
+        let halts = |halt_ns: u64| {
+            let rows = (1..=100u64).map(|number| {
+                let ended_ns = number * 1_000_000;
+                let start_ns = ended_ns + 12_000 + halt_ns + 2_000;
+                let run_ns = ended_ns + 1_000_000 - start_ns;
+                let cause = Cause::Interrupt { woken_ns: ended_ns.saturating_add_signed(woken_after_ns) };
+                let idle = Some(IdlePath { entry_ns: 12_000, exit_ns: 2_000, way: Way::Halted });
+                Segment { task: 0, cpu: 0, start_ns, run_ns, cause, halted: Some(true), idle }
+            });
+            let program = Program::new(&segments(1, rows.collect()), External::Absolute);
+            let (_, counts) = program.as_recorded(&Rule::Layer(setting)).unwrap();
+            assert_eq!(counts.episodes, 99);
+            counts.halts
+        };
+        // One that is longer than the maximum lets no window grow; one as long as that lets it grow once, and polls then catch all.
+        assert_eq!([halts(15_001), halts(15_000)], [99, 1]);
+    }
+}
+
 /// What is assumed after polls grows by what the machine takes longer from a halt to the next segment.
 #[test]
 fn a_slow_machine_is_assumed_to_be_slow_after_polls() {
