@@ -240,7 +240,11 @@ fn hint(error: &io::Error) -> &'static str {
         io::ErrorKind::ReadOnlyFilesystem => {
             "; mount it for writing, or give another directory with --state-dir"
         }
-        // A file with another owner, kind or length than those that dwell writes.
+        // A file of another kind or length than those that dwell writes.
+        io::ErrorKind::InvalidData | io::ErrorKind::IsADirectory => {
+            "; move it elsewhere, or give another directory with --state-dir"
+        }
+        // One that another user owns or can write to.
         io::ErrorKind::InvalidInput => {
             "; if it is your own, run `chown root` and `chmod go-w` on it; if not, move it elsewhere, or give another \
              directory with --state-dir"

@@ -24,14 +24,20 @@ pub const LONGEST: u64 = 1 << 20;
 /// The most that is read of another file \[bytes\]: `/proc/cpuinfo` has about 1,500 bytes for each CPU.
 const LONGEST_OF_MACHINE: u64 = 16 << 20;
 
+/// Another user owns it or can write to it.
 fn refused(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why.into())
+}
+
+/// It is no file or directory such as dwell writes, whoever owns it.
+fn unfit(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.into())
 }
 
 /// The bytes of a regular file of at most [`LONGEST_OF_MACHINE`] bytes.
 ///
 /// # Errors
-/// The system's error; `InvalidInput` for a file of another kind or a longer one.
+/// The system's error; `InvalidData` for a file of another kind or a longer one.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_all(open(OpenOptions::new().read(true), OFlags::empty(), path)?, LONGEST_OF_MACHINE)
 }
@@ -52,7 +58,7 @@ fn open(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::Result<Fil
     let file = options.custom_flags(flags.cast_signed()).open(path)?;
     match file.metadata()? {
         metadata if metadata.is_file() => Ok(file),
-        metadata => Err(refused(format!("it is {}, not a regular file", kind(&metadata)))),
+        metadata => Err(unfit(format!("it is {}, not a regular file", kind(&metadata)))),
     }
 }
 
@@ -70,7 +76,7 @@ fn read_all(file: File, longest: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![];
     file.take(longest + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > longest {
-        true => Err(refused(format!("it is longer than {longest} bytes"))),
+        true => Err(unfit(format!("it is longer than {longest} bytes"))),
         false => Ok(bytes),
     }
 }
@@ -109,7 +115,7 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// open a file can lock it.
 ///
 /// # Errors
-/// The system's error; `InvalidInput` if it is not a regular file, `ELOOP` if it is a symbolic link.
+/// The system's error; `InvalidData` if it is not a regular file, `ELOOP` if it is a symbolic link.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     match open(options.write(true).create(true).truncate(false).mode(0o600), OFlags::NOFOLLOW, path) {
@@ -132,7 +138,7 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
 /// Of a path that is not there, what is there of it is checked.
 ///
 /// # Errors
-/// `InvalidInput` with the directory and the reason; the system's error if something cannot be looked at.
+/// `InvalidInput` with the directory and the reason, `InvalidData` if it is none; the system's error if something cannot be looked at.
 pub(crate) fn check_directory(path: &Path) -> io::Result<()> {
     let mut links = 0;
     let mut rest: Vec<OsString> = parts(&std::path::absolute(path)?);
@@ -160,7 +166,7 @@ pub(crate) fn check_directory(path: &Path) -> io::Result<()> {
         }
         links += 1;
         if links > MOST_LINKS {
-            return Err(refused(format!("{}: too many symbolic links", next.display())));
+            return Err(unfit(format!("{}: too many symbolic links", next.display())));
         }
         let target = fs::read_link(&next)?;
         if target.is_absolute() {
@@ -185,10 +191,10 @@ fn parts(path: &Path) -> Vec<OsString> {
 
 fn check_one(path: &Path, is_last: bool) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
-    let why = match metadata.is_dir() {
-        true => writable_by_others(&metadata, !is_last),
-        false => Some("it is not a directory".to_owned()),
-    };
+    if !metadata.is_dir() {
+        return Err(unfit(format!("{}: it is not a directory", path.display())));
+    }
+    let why = writable_by_others(&metadata, !is_last);
     why.map_or(Ok(()), |why| Err(refused(format!("{}: {why}", path.display()))))
 }
 

@@ -295,6 +295,14 @@ fn a_journal_of_another_kind_length_or_owner_is_refused() {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     assert!(told().contains("a FIFO"), "{}", told());
     fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(
+        told().contains("; move it elsewhere, or give another")
+            && told().ends_with("it is a directory, not a regular file"),
+        "{}",
+        told()
+    );
+    fs::remove_dir(&path).unwrap();
     fs::write(&path, [whole.clone(), vec![b' '; LONGEST]].concat()).unwrap();
     assert!(
         told().contains("longer than 1048576 bytes") && told().contains("move it elsewhere"),
