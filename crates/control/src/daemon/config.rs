@@ -306,6 +306,7 @@ impl File {
                     .map_err(|why| anyhow!("{why}; without a time it is \"{MEASURED}\""))?,
             ),
         };
+        let period = time("period", self.period.as_ref(), PERIOD)?;
         let config = Config {
             mode: options.mode.or(self.mode).unwrap_or(Mode::Advise),
             layers: self.layers.unwrap_or_default().iter().map(layer).collect::<Result<_, _>>()?,
@@ -313,8 +314,8 @@ impl File {
             wakeup_latency: options.wakeup_latency.or(wakeup_latency),
             calibrated_latency: None,
             longest_window: time("longest_window", self.longest_window.as_ref(), four)?,
-            period: time("period", self.period.as_ref(), PERIOD)?,
-            burst: time("burst", self.burst.as_ref(), BURST)?,
+            period,
+            burst: time("burst", self.burst.as_ref(), BURST.min(period))?,
             cpu_limit: parsed(cpu_limit, "cpu_limit", self.cpu_limit.as_ref(), CPU_LIMIT)?,
             verify: time("verify", self.verify.as_ref(), VERIFY)?,
             on_exit: self.on_exit.unwrap_or(OnExit::Revert),
@@ -345,6 +346,12 @@ impl File {
         let within = |time: Nanos, least: u64, most: u64| (least..=most).contains(&time.get());
         ensure!(within(config.period, 10_000_000, 10_000_000_000), "period: from 10ms to 10s");
         ensure!(within(config.burst, 1_000_000, 1_000_000_000), "burst: from 1ms to 1s");
+        ensure!(
+            config.burst <= config.period,
+            "burst: {:#} is longer than the period, which is {:#}; at most as long",
+            config.burst,
+            config.period
+        );
         ensure!(within(config.cpu_limit, 100_000, 1_000_000_000), "cpu_limit: from 0.01% to 100%");
         ensure!(
             config.verify == Nanos::ZERO || within(config.verify, 10_000_000_000, u64::MAX),
@@ -448,6 +455,9 @@ mod tests {
         let config = Config::read(Some(&file), options(5_000)).unwrap();
         assert_eq!((config.mode, config.wakeup_latency), (Mode::Active, Some(Nanos(7))));
         assert_eq!((config.halt_cost, config.longest_window), (Nanos(5_000), Nanos(20_000)));
+        // A burst is in its period.
+        fs::write(&file, "period = \"10ms\"\n").unwrap();
+        assert_eq!(Config::read(Some(&file), options(5_000)).unwrap().burst, Nanos(10_000_000));
         // What is set for itself stays.
         fs::write(&file, "longest_window = \"30us\"\n").unwrap();
         let config = Config::read(Some(&file), options(5_000)).unwrap();
@@ -530,6 +540,11 @@ mod tests {
         assert!(error("wakeup_latency = \"auto\"").ends_with("without a time it is \"measured\""));
         assert!(error("cpu_limit = \"0.001%\"").contains("from 0.01% to 100%"));
         assert!(error("period = \"1us\"").contains("from 10ms to 10s"));
+        let long = error("period = \"50ms\"\nburst = \"60ms\"");
+        assert!(
+            long.ends_with("burst: 60ms is longer than the period, which is 50ms; at most as long"),
+            "{long}"
+        );
         assert!(error("log = \"decisions\"").contains("neither a path from the root on"));
         assert!(error("metrics = \"9469\"").contains("an address with a port"));
         assert_eq!(Config::read(None, Options::default()).unwrap().mode, Mode::Advise);
