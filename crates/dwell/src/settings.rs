@@ -161,7 +161,12 @@ pub(crate) fn set<O: Copy + Into<Owner>>(
     });
     let Some((param, setting)) = found else {
         let known: Vec<&str> = settings.iter().flat_map(Setting::iter).map(|(param, _)| param.name).collect();
-        return Err(format!("no such parameter here; known are {}", known.join(", ")));
+        // `kvm.halt_poll_ns` of the kernel's command line, and the path in `/sys/module`.
+        let last = name.rsplit(['.', '/']).next().map(|last| last.replace('-', "_")).unwrap_or_default();
+        return Err(match known.contains(&last.as_str()) {
+            true => format!("no such parameter here; the name is {last}, without what is before it"),
+            false => format!("no such parameter here; known are {}", known.join(", ")),
+        });
     };
     let number = param.parse(value).map_err(|why| why.to_string())?;
     setting.set(name, number).map_err(|why| why.to_string())
@@ -205,6 +210,12 @@ mod tests {
     fn errors_name_what_is_valid() {
         let error = |asked: &str| texts(&[asked], &host()).unwrap_err();
         assert!(error("halt_poll=5").contains("known are halt_poll_ns, halt_poll_ns_grow"));
+        for asked in ["kvm.halt-poll-ns=5", "/sys/module/kvm/parameters/halt_poll_ns=5"] {
+            assert!(
+                error(asked).ends_with("; the name is halt_poll_ns, without what is before it"),
+                "{asked}"
+            );
+        }
         assert!(error("halt_poll_ns").contains("NAME=VALUE"));
         assert!(error("halt_poll_ns=5m").contains("200us"));
         assert!(error("halt_poll_ns=5s").contains("0 to 4294967295 ns"));
