@@ -21,6 +21,7 @@ mod recognise;
 
 pub use input::{Binary, Input, InputError, Place, STDIN, quoted};
 pub(crate) use input::{remedy, text};
+use recognise::of_another;
 pub use recognise::{Foreign, Format, recognise};
 
 use crate::write::{OVERLAPS, Overlaps};
@@ -145,6 +146,14 @@ impl ImportSummary {
                 "nothing is in the text for {gap_s:.0} of {all_s:.0} s, from {from_s} s on: a clock that was set, a machine that \
                  was suspended, or two traces; rates and shares are of all of this time"
             );
+            self.note(metadata, note);
+        }
+    }
+
+    /// Notes the line, of this number, where another text begins in the same file.
+    fn note_another<O>(&mut self, another: Option<(u64, &str)>, metadata: &mut Metadata<O>) {
+        if let Some((line, what)) = another {
+            let note = format!("line {line} is not used, nor are others like it: it {what}");
             self.note(metadata, note);
         }
     }

@@ -130,9 +130,7 @@ fn of(start: &[u8]) -> Format {
     {
         return Format::Foreign(Foreign::Page);
     }
-    // A table names its columns; other texts have no such line.
-    let columns = |line: &str| line.contains("start_ns") && line.contains("idle_ns");
-    if lines().take(16).any(|line| columns(&line)) {
+    if lines().take(16).any(|line| names_columns(&line)) {
         return Format::Csv;
     }
     for line in lines() {
@@ -153,6 +151,26 @@ fn of(start: &[u8]) -> Format {
         () if lines().any(|line| line.starts_with("# tracer: ")) => Foreign::Tracer,
         () => Foreign::Unknown,
     })
+}
+
+/// A table names its columns; other texts have no such line.
+fn names_columns(line: &str) -> bool {
+    line.contains("start_ns") && line.contains("idle_ns")
+}
+
+/// Of which other text a line is that an importer passes over, and what to do; that may be in the same file.
+pub(super) fn of_another(line: &str) -> Option<&'static str> {
+    // Of a call chain.
+    if line.starts_with('\t') {
+        return None;
+    }
+    match Line::parse(line) {
+        Line::Event(event) => {
+            event.tracepoint().map(|_| "is an event of perf, trace-cmd or ftrace; import these by themselves")
+        }
+        _ if names_columns(line) => Some("has the columns of a table; import that by itself"),
+        _ => foreign(line.trim()).map(Foreign::words),
+    }
 }
 
 /// Whether the time is a whole number: `[001] d..2. 1234: name: text`, perhaps without the flags.

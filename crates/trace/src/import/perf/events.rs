@@ -6,7 +6,7 @@ use super::{ImportError, PerfOptions};
 use crate::event::{Event, EventKind, TracepointKind};
 use crate::import::number::digits;
 use crate::import::qemu::is_event;
-use crate::import::{EventSpan, ImportSummary, Input, Place, text};
+use crate::import::{EventSpan, ImportSummary, Input, Place, of_another, text};
 use crate::merge::Merge;
 use crate::pairing::ByNumber;
 use dwell_policy::arch::Arch;
@@ -80,6 +80,8 @@ pub struct EventReader {
     vcpus: ThreadVcpus,
     /// The traces that `trace-cmd report` put into the text.
     traces: u64,
+    /// The first line of another text, and what it is.
+    another: Option<(u64, &'static str)>,
     /// What was read so far.
     pub summary: ImportSummary,
 }
@@ -244,9 +246,12 @@ impl EventReader {
                             self.place(number)
                         )));
                     }
-                    _ => {
+                    named => {
                         self.summary.other_lines += 1;
                         self.count_traces(begins_trace(&line), number)?;
+                        if self.another.is_none() && named.is_none() {
+                            self.another = of_another(&line).map(|what| (number, what));
+                        }
                     }
                 },
             }
@@ -408,7 +413,7 @@ impl EventReader {
 
     /// Puts what the text shows about itself into the metadata; what the caller has set goes before its header.
     pub fn fill<O>(self, layer: O, metadata: &mut Metadata<O>) -> ImportSummary {
-        let EventReader { header, mut summary, dialects, order, is_cut, .. } = self;
+        let EventReader { header, mut summary, dialects, order, is_cut, another, .. } = self;
         let span = order.span;
         header.fill(metadata);
         // That a time is of the day, as of ftrace's clock tai, shows in nothing else.
@@ -425,6 +430,7 @@ impl EventReader {
         if let Some(note) = order.note() {
             summary.note(metadata, note);
         }
+        summary.note_another(another, metadata);
         summary
     }
 }

@@ -37,7 +37,7 @@ mod sleeps;
 pub use crate::aio::DecisionCounts;
 pub use sleeps::{Sleeps, ids};
 
-use super::{EventSpan, ImportError, ImportSummary, Input, Place, text};
+use super::{EventSpan, ImportError, ImportSummary, Input, Place, of_another, text};
 use crate::aio::Contexts;
 use crate::event::{Aio, Event, EventKind};
 use crate::import::perf::SLACK_NS;
@@ -113,6 +113,7 @@ pub fn import<W: Write + Send>(
         span: EventSpan::default(),
         first_contradicted_line: None,
         set_back: None,
+        another: None,
         found: vec![],
         episodes: EpisodeWriter::default(),
         summary: ImportSummary::default(),
@@ -161,6 +162,8 @@ struct Log<'a, W: Write + Send> {
     first_contradicted_line: Option<u64>,
     /// The first line that is earlier than lines before it by more than threads overtake each other, and by how much \[ns\].
     set_back: Option<(u64, u64)>,
+    /// The first line of another text, and what it is.
+    another: Option<(u64, &'static str)>,
     found: Vec<PairedEpisode>,
     episodes: EpisodeWriter,
     summary: ImportSummary,
@@ -192,6 +195,9 @@ impl<W: Write + Send> Log<'_, W> {
             }
             Line::Other => {
                 self.summary.other_lines += 1;
+                if self.another.is_none() {
+                    self.another = of_another(text).map(|what| (line, what));
+                }
                 return Ok(());
             }
         };
@@ -397,6 +403,7 @@ impl<W: Write + Send> Log<'_, W> {
             );
             summary.note(metadata, note);
         }
+        summary.note_another(self.another, metadata);
         if self.whole_seconds {
             let note = "times of whole seconds were not used, so that lengths are lower bounds; print the journal with \
                         `journalctl -o short-precise`";

@@ -340,6 +340,34 @@ fn times_that_count_ticks_of_the_timer_are_refused() {
     }
 }
 
+/// `cat trace.txt strace.txt`.
+#[test]
+fn another_text_in_the_same_file_is_noted() {
+    let perf = "swapper 0 [001] 5.000000: power:cpu_idle: state=1 cpu_id=1\n\
+                \tffffffff81000000 foo..bar+0x12 ([kernel.kallsyms])\n\
+                swapper 0 [001] 5.000017: power:cpu_idle: state=4294967295 cpu_id=1\n";
+    let of = |file: &[u8]| String::from_utf8_lossy(file).into_owned();
+    let (strace, qemu) = (of(file!("16-strace-event-loop.txt")), of(file!("15-libvirt-qemu.log")));
+    let domstats = of(file!("11-domstats-t0.txt"));
+    // Before the columns of a table may be a few other lines.
+    let table = "\n".repeat(16) + "start_ns,idle_ns\n5,10\n";
+    for (first, second, at, what) in [
+        (perf, &strace, 4, "is of strace, which slows what it traces; "),
+        (perf, &domstats, 4, "has counters of `virsh domstats`, no episodes; "),
+        (perf, &table, 20, "has the columns of a table; import that by itself"),
+        (&qemu, &strace, 27, "is of strace, which slows what it traces; "),
+        (&qemu, &perf.to_owned(), 27, "is an event of perf, trace-cmd or ftrace; import these by themselves"),
+    ] {
+        let (alone, both) =
+            (any(first.as_bytes()).unwrap(), any(format!("{first}{second}").as_bytes()).unwrap());
+        assert_eq!(alone.rows(), both.rows());
+        let wanted = format!("line {at} is not used, nor are others like it: it {what}");
+        let notes = both.summary.notes;
+        assert!(notes.iter().any(|note| note.starts_with(&wanted)), "{notes:?}\n{wanted}");
+        assert!(!alone.summary.notes.iter().any(|note| note.contains("not used, nor")));
+    }
+}
+
 /// Of CPU 12, by `cut -c`.
 #[test]
 fn a_number_of_a_cpu_that_was_cut_off_is_seen() {
