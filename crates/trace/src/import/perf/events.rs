@@ -163,6 +163,14 @@ impl Order {
     /// Why the times of the text called `name` are not those of its events, if they are not.
     pub(crate) fn no_times(&self, name: &str) -> Option<String> {
         let Order { events, step_ns, at_once, backwards, .. } = self;
+        if let Some(all) = self.span.all.filter(|all| *events >= FEWEST_TIMES && all.ns() == 0) {
+            return Some(format!(
+                "{name}: all {events} events have the time {} s, so that no idle time has a length: the clock did not run, or \
+                 another program has changed the times; make the text anew, or record with another clock, by `perf record -k \
+                 CLOCK_MONOTONIC`, `trace-cmd record -C mono` or `echo mono > trace_clock`",
+                all.start_ns as f64 / 1e9
+            ));
+        }
         // Of events at such times that somebody has written by hand hardly any are at once.
         if *events >= FEWEST_TIMES && *step_ns >= TICK_NS && at_once * 4 >= *events {
             return Some(format!(

@@ -340,6 +340,20 @@ fn times_that_count_ticks_of_the_timer_are_refused() {
     }
 }
 
+#[test]
+fn events_that_are_all_at_one_time_are_refused() {
+    let line = |state: u32| format!("swapper 0 [001] 5.000017: power:cpu_idle: state={state} cpu_id=1\n");
+    let text = |pairs: usize| (line(1) + &line(u32::MAX)).repeat(pairs);
+    let error = refused(text(4).as_bytes());
+    assert!(
+        error.starts_with("t: all 8 events have the time 5.000017 s, so that no idle time has a"),
+        "{error}"
+    );
+    assert!(refused(text(4).replace("5.000017", "0.000000").as_bytes()).starts_with("t: all 8 events have"));
+    // A trace of a moment.
+    assert_eq!(any(text(3).as_bytes()).unwrap().summary.episodes, 3);
+}
+
 /// `cat trace.txt strace.txt`.
 #[test]
 fn another_text_in_the_same_file_is_noted() {
