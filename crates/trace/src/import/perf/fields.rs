@@ -17,7 +17,7 @@ pub fn parse(
 ) -> Option<Option<EventKind>> {
     let text = event.text;
     let read = |raw| {
-        let text = Text { text, cpu: event.cpu, arch, raw };
+        let text = Text { text, arch, raw };
         Fields::find(tracepoint, &text).ok()?.event(&text, event.cpu.unwrap_or(0))
     };
     let printed = match tracepoint {
@@ -53,7 +53,6 @@ pub fn parse(
 /// The text of a tracepoint.
 struct Text<'a> {
     text: &'a str,
-    cpu: Option<u32>,
     arch: Option<Arch>,
     /// `name=value name=value`, as `trace-cmd report -R` writes the fields.
     raw: bool,
@@ -80,7 +79,10 @@ impl Text<'_> {
                     |at| text.get(..at).is_some_and(|before| before.is_empty() || before.ends_with(' '));
                 let value = |at: usize| text.get(at + name.len()..)?.strip_prefix('=');
                 let mut found = text.rmatch_indices(name).filter(|&(at, _)| is_alone(at));
-                found.find_map(|(at, _)| value(at)).map(first_word)
+                let value = found.find_map(|(at, _)| value(at))?;
+                // A priority is behind it: where the text ends in the number, that was cut off.
+                let is_cut = matches!(name, "pid" | "next_pid") && !value.contains(' ');
+                (!is_cut).then(|| first_word(value))
             }
         }
     }
@@ -112,8 +114,9 @@ impl Places for Text<'_> {
         }
         match (field.name, self.named(field.name)) {
             ("args", _) => Some(0),
-            ("target_cpu", None) => Some(self.cpu.unwrap_or(0).into()),
             (_, None) => None,
+            // `%03d`: of fewer digits the rest was cut off.
+            ("target_cpu", Some(cpu)) if !self.raw && cpu.len() < 3 => None,
             ("hrtimer", Some(pointer)) => {
                 // ftrace itself writes `000000001a2b3c4d`, which is not the address but as good as one.
                 hexadecimal(pointer).or_else(|| u64::from_str_radix(pointer, 16).ok())
@@ -361,7 +364,6 @@ mod tests {
                 "comm=x pid=1 pid=64 prio=120 target_cpu=002",
                 EventKind::Waking { woken: 64, target: 2 },
             ),
-            ("sched:sched_waking", "comm=x pid=64 prio=120", EventKind::Waking { woken: 64, target: 6 }),
             ("sched:sched_waking", "a b:64 [120] CPU:003", EventKind::Waking { woken: 64, target: 3 }),
             (
                 "sched:sched_waking",
@@ -587,6 +589,16 @@ mod tests {
             ("kvm:kvm_halt_poll_ns", "vcpu 0: halt_poll_ns 4294967296 (grow 0)"),
             ("power:cpu_idle", "state=1"),
             ("sched:sched_switch", "prev_comm=a prev_pid=6"),
+            // Wrapped by a terminal.
+            (
+                "sched:sched_switch",
+                "prev_comm=a prev_pid=6 prev_prio=0 prev_state=S ==> next_comm=b next_pid=7",
+            ),
+            ("sched:sched_waking", "comm=x pid=64 prio=120"),
+            ("sched_waking", "comm=x pid=64 prio=120 targ"),
+            ("sched:sched_waking", "comm=x pid=64 prio=120 target_cpu=0"),
+            ("sched:sched_waking", "a b:64 [120] CPU:00"),
+            ("sched:sched_wakeup", "comm=x pid=64 prio=120 target_cpu="),
             ("kvm:kvm_exit", "vcpu 0"),
             ("ipi:ipi_raise", "target_mask=0000000x (CPU stop interrupts)"),
             ("ipi:ipi_send_cpu", "cpu= callsite=0x0"),
