@@ -394,6 +394,16 @@ impl SystemCall {
         SystemCall::ALL.iter().copied().find(|call| call.name() == name)
     }
 
+    /// Which of its arguments, from 0, has flags of which the lowest one lets it wait: `IORING_ENTER_GETEVENTS`.
+    pub(crate) fn flags_argument(self) -> Option<usize> {
+        (self == SystemCall::IoUringEnter).then_some(3)
+    }
+
+    /// How long the call may wait, by its flags, if it has them, and the value of its timeout argument.
+    pub(crate) fn timeout_with(self, flags: Option<u64>, argument: u64) -> Timeout {
+        if flags.is_some_and(|flags| flags & 1 == 0) { Timeout::Zero } else { self.timeout(argument) }
+    }
+
     /// How long the call may wait, by the value of its [`timeout_argument`](SystemCall::timeout_argument).
     pub fn timeout(self, argument: u64) -> Timeout {
         let [a, b, c, d, ..] = argument.to_le_bytes();

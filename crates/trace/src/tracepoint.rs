@@ -185,7 +185,7 @@ macro_rules! tracepoints {
         /// The places of a tracepoint's fields.
         pub enum Fields<P> {
             $($kind { $($field: place!(P $(, $optional)?)),* },)*
-            Enter { call: SystemCall, argument: P },
+            Enter { call: SystemCall, argument: P, flags: Option<P> },
             Leave { call: SystemCall, result: P },
         }
 
@@ -199,7 +199,8 @@ macro_rules! tracepoints {
                     $(TracepointKind::$kind => Fields::$kind { $($field: find!(source, $spec $(, $optional)?)),* },)*
                     TracepointKind::Enter(call) => {
                         let argument = source.argument(call.timeout_argument()).ok_or("__syscall_nr")?;
-                        Fields::Enter { call, argument }
+                        let flags = call.flags_argument().and_then(|number| source.argument(number));
+                        Fields::Enter { call, argument, flags }
                     }
                     TracepointKind::Leave(call) => Fields::Leave { call, result: find!(source, RESULT) },
                 })
@@ -212,8 +213,10 @@ macro_rules! tracepoints {
             pub fn event(&self, $s: &impl Sample<P>, $cpu: u32) -> Option<Option<EventKind>> {
                 Some(match *self {
                     $(Fields::$kind { $($field),* } => $event,)*
-                    Fields::Enter { call, argument } => {
-                        Some(EventKind::Enter { call, timeout: call.timeout($s.number(argument)?) })
+                    Fields::Enter { call, argument, flags } => {
+                        let flags = flags.and_then(|flags| $s.number(flags));
+                        let timeout = call.timeout_with(flags, $s.number(argument)?);
+                        Some(EventKind::Enter { call, timeout })
                     }
                     Fields::Leave { call, result } => {
                         Some(EventKind::Leave { call, result: $s.number(result)?.cast_signed() })
@@ -385,7 +388,10 @@ tracepoints! {
         let number = s.number(number)?.cast_signed();
         let argument = |index| s.nth(arguments, index);
         Some(match SystemCall::from_number_on(s.arch(), number) {
-            Some(call) => EventKind::Enter { call, timeout: call.timeout(argument(call.timeout_argument())?) },
+            Some(call) => {
+                let flags = call.flags_argument().and_then(argument);
+                EventKind::Enter { call, timeout: call.timeout_with(flags, argument(call.timeout_argument())?) }
+            }
             None => EventKind::Call { number, arguments: [argument(0)?, argument(1)?] },
         })
     };

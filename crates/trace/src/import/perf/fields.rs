@@ -430,6 +430,22 @@ mod tests {
                 "NR 426 (7, 1, 1, 1, 0, 8)",
                 EventKind::Enter { call: IoUringEnter, timeout: Timeout::Unlimited },
             ),
+            // Without IORING_ENTER_GETEVENTS it only submits.
+            (
+                "raw_syscalls:sys_enter",
+                "NR 426 (7, 1, 1, 8, 0, 8)",
+                EventKind::Enter { call: IoUringEnter, timeout: Timeout::Zero },
+            ),
+            (
+                "syscalls:sys_enter_io_uring_enter",
+                "fd: 0x00000007, to_submit: 0x00000001, min_complete: 0x00000001, flags: 0x00000000, argp: 0x0, argsz: 0x8",
+                EventKind::Enter { call: IoUringEnter, timeout: Timeout::Zero },
+            ),
+            (
+                "syscalls:sys_enter_io_uring_enter",
+                "fd: 0x00000007, to_submit: 0x00000001, min_complete: 0x00000001, flags: 0x00000019, argp: 0x0, argsz: 0x8",
+                EventKind::Enter { call: IoUringEnter, timeout: Timeout::Unlimited },
+            ),
             ("raw_syscalls:sys_exit", "NR 426 = -62", EventKind::Leave { call: IoUringEnter, result: -62 }),
         ] {
             assert_eq!(read(name, text), Some(Some(kind)), "{name}: {text}");
