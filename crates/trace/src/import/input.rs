@@ -1,6 +1,7 @@
 //! Lines of a text that may be compressed.
 
 use super::perf::{Line, has_time};
+use super::qemu::is_event;
 use super::{ImportError, excerpt};
 use dwell_recording::{COMPRESSED, FOREIGN, UTF_16, WriteError, regular};
 use flate2::bufread::MultiGzDecoder;
@@ -82,6 +83,13 @@ pub(crate) fn remedy(event: &dyn fmt::Display, line: &str) -> Option<&'static st
         return Some(
             "it has the number of the exit and not its name; make the text without `trace-cmd report -R`, on a machine that \
              has trace-cmd's or perf's plugin for KVM",
+        );
+    }
+    let (before, of_qemu) = line.split_at(line.find(&format!("{event} ctx")).unwrap_or(0));
+    if !before.is_empty() && is_event(of_qemu) {
+        return Some(
+            "what is before the event is no time that QEMU or the syslog writes: remove it, and for lengths that are no lower bounds \
+             start QEMU with `-msg timestamp=on`",
         );
     }
     let (_, text) = line.split_once(&format!("{event}:"))?;

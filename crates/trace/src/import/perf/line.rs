@@ -239,7 +239,17 @@ fn comm_and_tid(text: &str, cpu: Option<u32>) -> Option<TextEvent<'_>> {
         Some((pid, tid)) => (Some(pid.parse().ok()?), tid),
         None => (None, word),
     };
-    Some(TextEvent { comm: comm.trim(), pid, tid: tid.parse().ok()?, cpu, ..TextEvent::default() })
+    Some(TextEvent { comm: name(comm), pid, tid: tid.parse().ok()?, cpu, ..TextEvent::default() })
+}
+
+/// The name of a task. The kernel's have at most 15 bytes, before which tools write blanks up to 16: of what is longer,
+/// that before the blanks is the time or the host that `ts` or the syslog has put in front.
+fn name(text: &str) -> &str {
+    let text = text.trim();
+    match text.rsplit_once("  ") {
+        Some((_, name)) if text.len() > 15 && !text.starts_with("VM:") => name,
+        _ => text,
+    }
 }
 
 /// `comm-tid`, and behind it perhaps `(tgid)` or `(-----)`. The tid may be `?`.
@@ -258,7 +268,7 @@ fn comm_dash_tid(text: &str, cpu: Option<u32>) -> Option<TextEvent<'_>> {
     // Of an instance of ftrace trace-cmd writes `instance:        comm-tid`.
     let comm = comm.split_once(":  ").map_or(comm, |(_, comm)| comm);
     // The idle tasks of all CPUs, and a task whose name was forgotten.
-    let comm = match comm.trim() {
+    let comm = match name(comm) {
         "<idle>" => "swapper",
         "<...>" => "",
         comm => comm,
@@ -377,6 +387,15 @@ mod tests {
             ("a 1.5: 2: 7/8 [011] d.h2. 876.855418: a:b: t", "a 1.5: 2:", Some(7), 8, Some(11)),
             (":99 99 [000] 876.855418:          1 a:b: t", ":99", None, 99, Some(0)),
             ("unknown -1 [000] 876.855418: a:b: t", "unknown", None, -1, Some(0)),
+            ("Nov 25 10:00:07       CPU 0/KVM 7 [000] 876.855418: a:b: t", "CPU 0/KVM", None, 7, Some(0)),
+            (
+                "1 2025-11-25T10:00:07Z h a 7 - -  qemu-system-x86 7 876.855418: a:b: t",
+                "qemu-system-x86",
+                None,
+                7,
+                None,
+            ),
+            ("a  b 7 [000] 876.855418: a:b: t", "a  b", None, 7, Some(0)),
         ] {
             let event = event(line);
             assert_eq!((event.comm, event.pid, event.tid, event.cpu), (comm, pid, tid, cpu), "{line:?}");
@@ -394,6 +413,7 @@ mod tests {
             ("  bash-405     (    405) [001] .....  876.855418: b: t", "bash", Some(405), 405, Some(1)),
             ("  <...>-405     (-----) [001] d..2.  876.855418: b: t", "", None, 405, Some(1)),
             ("four:          python3-405   [001]  876.855418: b: t", "python3", None, 405, Some(1)),
+            ("Nov 25 10:00:07           <idle>-0   [001]  876.855418: b: t", "swapper", None, 0, Some(1)),
             ("  kworker/0:1-7 [000] d.h. 876.855418: b: t", "kworker/0:1", None, 7, Some(0)),
             ("  CPU 0/KVM-1234 [003] dN.34 876.855418: b: t", "CPU 0/KVM", None, 1234, Some(3)),
         ] {

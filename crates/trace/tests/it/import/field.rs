@@ -382,6 +382,27 @@ fn another_text_in_the_same_file_is_noted() {
     }
 }
 
+/// What `ts` of moreutils and the syslog put in front.
+#[test]
+fn times_in_front_of_the_lines_are_not_part_of_names() {
+    let line = |at: u32, before: &str| {
+        format!(
+            "{before}       CPU 1/KVM  77/79 [001] 5.00{at:04}000: kvm:kvm_vcpu_wakeup: wait time 5000 ns, polling valid\n"
+        )
+    };
+    let plain = any((line(10, "") + &line(20, "")).as_bytes()).unwrap().rows();
+    for before in ["Nov 25 10:00:0N ", "1764064800.12345N ", "<30>1 2026-11-25T10:00:0NZ host app 12 - - "] {
+        let text = line(10, &before.replace('N', "1")) + &line(20, &before.replace('N', "2"));
+        assert_eq!(any(text.as_bytes()).unwrap().rows(), plain, "{text}");
+    }
+    let qemu = "Nov 25 10:00:00 poll_grow ctx 0x5 old 0 new 4000\n";
+    let error = refused(qemu.as_bytes());
+    assert!(
+        error.contains("; what is before the event is no time that QEMU or the syslog writes: remove it"),
+        "{error}"
+    );
+}
+
 /// Of CPU 12, by `cut -c`.
 #[test]
 fn a_number_of_a_cpu_that_was_cut_off_is_seen() {
