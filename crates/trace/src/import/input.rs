@@ -333,7 +333,14 @@ impl<'a> Input<'a> {
     }
 
     fn failed(&self, source: io::Error) -> InputError {
-        InputError::Read { name: self.name.clone(), line: self.line, hint: self.hint.clone(), source }
+        // As zstd's library says it.
+        let hint = match source.to_string().contains("requires too much memory") {
+            true => "; its zstd data refers back by more than 128 MiB (`zstd --long=28` to 31): `zstd -dc --long=31 FILE | \
+                     dwell import -` reads it"
+                .to_owned(),
+            false => self.hint.clone(),
+        };
+        InputError::Read { name: self.name.clone(), line: self.line, hint, source }
     }
 }
 

@@ -724,6 +724,17 @@ fn text_may_be_compressed_with_xz_and_zstd() {
     assert!(refused(cut).contains("the xz data is cut off or damaged"));
 }
 
+/// A frame of `zstd --long=31`.
+#[test]
+fn what_zstd_does_not_decompress_without_asking_is_named() {
+    let error = refused(b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00");
+    assert!(
+        error.contains("; its zstd data refers back by more than 128 MiB (`zstd --long=28` to 31): `zstd"),
+        "{error}"
+    );
+    assert!(error.contains(" -dc --long=31 FILE | dwell import -` reads it"), "{error}");
+}
+
 #[test]
 fn a_trace_of_perfetto_and_a_page_of_systrace_are_refused_with_what_makes_a_text() {
     let trace = refused(file!("../android.perfetto-trace"));
