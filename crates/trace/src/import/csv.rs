@@ -56,6 +56,12 @@ pub fn import<W: Write + Send>(
             continue;
         }
         fields.split(line, &place)?;
+        if fields.are_names() {
+            return Err(ImportError::Refused(format!(
+                "{place} names the columns of another table: import each table by itself, or remove the line if the rows below \
+                 it have the columns of the first"
+            )));
+        }
         let (found, wanted) = (fields.record.len(), header.columns.len());
         if found != wanted {
             let text = excerpt(line);
@@ -170,12 +176,7 @@ impl Header {
             }
             for separator in [b',', b';', b'\t'] {
                 let mut fields = Fields::with(separator);
-                let named =
-                    |fields: &Fields, wanted: &[u8]| fields.record.iter().any(|field| field == wanted);
-                if fields.split(line, &place).is_ok()
-                    && named(&fields, b"start_ns")
-                    && named(&fields, b"idle_ns")
-                {
+                if fields.split(line, &place).is_ok() && fields.are_names() {
                     return Header::of(&fields, &place);
                 }
             }
@@ -234,6 +235,11 @@ struct Fields {
 impl Fields {
     fn with(separator: u8) -> Fields {
         Fields { separator, record: ByteRecord::new(), quoted: ByteRecord::new() }
+    }
+
+    /// Whether they name the columns that every table has.
+    fn are_names(&self) -> bool {
+        ["start_ns", "idle_ns"].iter().all(|name| self.record.iter().any(|field| field == name.as_bytes()))
     }
 
     fn split(&mut self, line: &[u8], place: &Place) -> Result<(), ImportError> {

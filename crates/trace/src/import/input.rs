@@ -132,6 +132,9 @@ pub enum InputError {
         "{0}: is UTF-16, as some shells of Windows write it; make it UTF-8 with `iconv -f UTF-16 -t UTF-8`"
     )]
     Utf16(String),
+    /// A text of one line, by the ends of the others.
+    #[error("{0}: its lines end with CR alone; make them end with LF by `tr '\\r' '\\n' < FILE`")]
+    CarriageReturns(String),
     /// It is longer than any text of its kind.
     #[error("{name} has more than {longest} bytes: this is not the text it should be")]
     TooLong { name: String, longest: u64 },
@@ -264,6 +267,10 @@ impl<'a> Input<'a> {
         }
         if UTF_16.iter().any(|mark| start.starts_with(mark)) {
             return Err(InputError::Utf16(name.to_owned()));
+        }
+        let has = |byte: u8| start.contains(&byte);
+        if has(b'\r') && !has(b'\n') && !has(0) {
+            return Err(InputError::CarriageReturns(name.to_owned()));
         }
         if start.starts_with(BOM) {
             input.text.consume(BOM.len());

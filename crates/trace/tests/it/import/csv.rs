@@ -103,6 +103,15 @@ fn says_where_and_what_is_wrong() {
             "t: line 3, column `idle_ns`: `1` ends the episode after 2^64 - 1 ns",
         ),
         (&format!("{head}3,\n"), "t: line 3, column `idle_ns`: `` is empty"),
+        (
+            &format!("{head}idle_ns,start_ns\n2,3\n"),
+            "t: line 3 names the columns of another table: import each",
+        ),
+        (&format!("{head}\nidler,start_ns,idle_ns\nb,2,3\n"), "t: line 4 names the columns of another table"),
+        (
+            "start_ns,idle_ns\r1,2\r",
+            "t: its lines end with CR alone; make them end with LF by `tr '\\r' '\\n' < FILE`",
+        ),
         (&format!("{head}3\n"), "t: line 3 has 1 fields, the first has 2: `3`"),
         (&format!("{head}3,4,5\n"), "t: line 3 has 3 fields, the first has 2: `3,4,5`"),
         (&format!("{head}\n\"3,4\n"), "t: line 4: a quoted field does not end"),
