@@ -80,6 +80,9 @@ dwell_policy::named! {
         /// Of perf, without a column for the time.
         Timeless = "has events of perf without their times (as `12.345678:`); make the text with `perf script -F +time`, or anew if \
             its lines were wrapped",
+        /// Of perf, without a column for the name.
+        Nameless = "has texts of events without the events' names (as `power:cpu_idle:`); make it with `perf script --ns --header`, \
+            without -F or with `-F +trace`",
         /// No text.
         Bytes = "is no text in UTF-8, nor a perf.data, trace.dat or Perfetto trace; `dwell info` reads recordings, and archives \
             are unpacked first",
@@ -149,6 +152,9 @@ fn of(start: &[u8]) -> Format {
     Format::Foreign(match () {
         () if lines().all(|line| heads(line.trim())) => Foreign::Eventless,
         () if lines().any(|line| line.starts_with("# tracer: ")) => Foreign::Tracer,
+        () if lines().any(|line| FIELDS.iter().any(|words| words.iter().all(|word| line.contains(word)))) => {
+            Foreign::Nameless
+        }
         () => Foreign::Unknown,
     })
 }
@@ -228,6 +234,14 @@ const TABLES: [(&[&str], Foreign); 25] = [
     (&["% time", "seconds", "calls", "syscall"], Foreign::Totals),
     (&[": count ", "distribution"], Foreign::Totals),
     (&["# event histogram"], Foreign::Totals),
+];
+
+/// Words of which the text of an event has all, as `perf script -F trace` writes it.
+const FIELDS: [[&str; 2]; 4] = [
+    ["state=", " cpu_id="],
+    [" time ", " ns, polling "],
+    ["vcpu ", ": halt_poll_ns "],
+    ["prev_pid=", " next_pid="],
 ];
 
 fn foreign(line: &str) -> Option<Foreign> {
@@ -399,6 +413,9 @@ mod tests {
             ("<!DOCTYPE html>\n<html>", Format::Foreign(Foreign::Page)),
             ("a\0b", Format::Foreign(Foreign::Bytes)),
             ("hello\n", Format::Foreign(Foreign::Unknown)),
+            ("# arch : x86_64\n state=1 cpu_id=0\n", Format::Foreign(Foreign::Nameless)),
+            ("swapper 0 [000] 1.000000: state=1 cpu_id=0\n", Format::Foreign(Foreign::Nameless)),
+            (" wait time 5000 ns, polling valid\n", Format::Foreign(Foreign::Nameless)),
             ("", Format::Foreign(Foreign::Eventless)),
             ("# ========\n# perf version : 6.1.187\n#\n", Format::Foreign(Foreign::Eventless)),
             ("cpus=2\n", Format::Foreign(Foreign::Eventless)),
