@@ -241,7 +241,7 @@ fn hint(error: &io::Error) -> &'static str {
             "; mount it for writing, or give another directory with --state-dir"
         }
         // A file of another kind or length than those that dwell writes.
-        io::ErrorKind::InvalidData | io::ErrorKind::IsADirectory => {
+        io::ErrorKind::InvalidData | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
             "; move it elsewhere, or give another directory with --state-dir"
         }
         // One that another user owns or can write to.

@@ -303,6 +303,10 @@ fn a_journal_of_another_kind_length_or_owner_is_refused() {
         told()
     );
     fs::remove_dir(&path).unwrap();
+    // A file in the place of the state directory.
+    fixture.write("/var/lib/file", "");
+    let error = with_causes(&journal::read_all(&fixture.machine, "/var/lib/file").unwrap_err());
+    assert!(error.contains("; move it elsewhere, or give another directory with --state-dir"), "{error}");
     fs::write(&path, [whole.clone(), vec![b' '; LONGEST]].concat()).unwrap();
     assert!(
         told().contains("longer than 1048576 bytes") && told().contains("move it elsewhere"),
