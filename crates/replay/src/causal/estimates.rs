@@ -304,23 +304,28 @@ type Lengths<'a> = BTreeMap<(&'a str, After), Vec<u64>>;
 #[derive(Default)]
 struct Late {
     polls: Vec<u64>,
-    /// Of halts, and of those after a poll.
-    halts: [Vec<u64>; 2],
+    /// Of halts, and of those after a poll: the time from the CPU's last segment to the wakeup, and the latency.
+    halts: [Vec<(u64, u64)>; 2],
     /// Of halts through which the host polled.
     host_polls: Vec<u64>,
 }
 
 impl Late {
-    fn add(&mut self, idled: Idled, way: Option<Way>, ns: u64) {
+    /// A wakeup of this segment at `woken_ns`, on a CPU whose last one had ended at `ended_ns`.
+    fn add(&mut self, idled: Idled, row: &Segment, ended_ns: u64, woken_ns: u64) {
+        let ns = row.start_ns.saturating_sub(woken_ns);
+        let has_polled = row.idle.is_some_and(|path| path.way == Way::PolledAndHalted);
         match idled {
             Idled::Polled => self.polls.push(ns),
             Idled::HostPolled => self.host_polls.push(ns),
-            Idled::Halted => self.halts[usize::from(way == Some(Way::PolledAndHalted))].push(ns),
+            Idled::Halted => {
+                self.halts[usize::from(has_polled)].push((woken_ns.saturating_sub(ended_ns), ns));
+            }
         }
     }
 
     fn halts(&self) -> Vec<u64> {
-        self.halts.concat()
+        self.halts.iter().flatten().map(|(_, late_ns)| *late_ns).collect()
     }
 
     /// How many of [`Late::halts`] there are.
@@ -360,16 +365,17 @@ impl Seen {
                 woken_by_it[waker as usize] += 1;
             }
         }
+        let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
         for (place, row) in segments.rows.iter().enumerate() {
             let idled = before.idled(place);
-            let way = row.idle.map(|path| path.way);
+            let ended_ns = ended.insert(row.cpu, row.end_ns()).unwrap_or(0);
             if let Some(idled) = idled {
                 seen.runs.push((row.run_ns, woken_by_it[place] > 0));
                 if let Cause::Interrupt { woken_ns } | Cause::Timer { woken_ns } = row.cause {
                     if woken_by_it[place] == 0 {
                         add(until_waking, row.task, After::idle(idled), row.run_ns);
                     }
-                    seen.external.add(idled, way, row.start_ns.saturating_sub(woken_ns));
+                    seen.external.add(idled, row, ended_ns, woken_ns);
                 }
             }
             let Cause::Task { waker, offset_ns } = row.cause else { continue };
@@ -379,7 +385,7 @@ impl Seen {
             }
             if let Some(idled) = idled {
                 let woken_ns = by.start_ns.saturating_add(offset_ns);
-                seen.late.add(idled, way, row.start_ns.saturating_sub(woken_ns));
+                seen.late.add(idled, row, ended_ns, woken_ns);
             }
             if woken_by_it[waker as usize] != 1 || offset_ns > by.run_ns {
                 continue;

@@ -35,11 +35,54 @@ pub(super) struct Around {
     pub(super) exit_ns: u64,
 }
 
+/// Lengths of idle times, by powers of two of a microsecond, and whatever is longer than those.
+const CLASSES: usize = 16;
+
+/// The class of an idle time so long after a segment \[ns\].
+fn class(gap_ns: u64) -> usize {
+    let bits = u64::BITS - (gap_ns / 1_000).leading_zeros();
+    usize::try_from(bits).unwrap_or(CLASSES).min(CLASSES - 1)
+}
+
+/// Quantiles of latencies, in classes of the time idled: after a few microseconds a halt takes about two thirds of what it takes
+/// after some hundred (16 and 25 us, `experiments/guest-loads/open-loop.sh`).
+#[derive(Clone, Debug, Default)]
+struct ByLength {
+    latencies: Vec<[u64; QUANTILES]>,
+    /// Which of them each class has: those of the nearest class that has enough.
+    of_class: [usize; CLASSES],
+}
+
+impl ByLength {
+    /// Of times idled and latencies \[ns\]; `None` of too few.
+    fn new(halts: &[(u64, u64)]) -> Option<ByLength> {
+        let mut classes: [Vec<u64>; CLASSES] = Default::default();
+        halts.iter().for_each(|(gap_ns, late_ns)| classes[class(*gap_ns)].push(*late_ns));
+        if classes.iter().all(|class| class.len() < FEWEST) {
+            // None has enough, and all together may.
+            classes = std::array::from_fn(|place| if place == 0 { classes.concat() } else { vec![] });
+        }
+        let mut found = vec![];
+        for (place, mut latencies) in classes.into_iter().enumerate().filter(|(_, all)| all.len() >= FEWEST) {
+            latencies.sort_unstable();
+            found.extend(quantiles(&latencies).map(|quantiles| (place, quantiles)));
+        }
+        let nearest = |place: usize| (0..found.len()).min_by_key(|at| found[*at].0.abs_diff(place));
+        let of_class = std::array::from_fn(|place| nearest(place).unwrap_or(0));
+        let latencies: Vec<_> = found.into_iter().map(|(_, quantiles)| quantiles).collect();
+        (!latencies.is_empty()).then_some(ByLength { latencies, of_class })
+    }
+
+    fn of(&self, gap_ns: u64, turn: usize) -> u64 {
+        self.latencies[self.of_class[class(gap_ns)]][turn * TURN % QUANTILES]
+    }
+}
+
 /// Latencies from a wakeup to running, after halts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Halts {
     /// Of halts, and of those after a poll.
-    kinds: [Option<[u64; QUANTILES]>; 2],
+    kinds: [Option<ByLength>; 2],
     /// The middle of all \[ns\].
     middle_ns: Option<u64>,
     /// Whether those of the segments themselves are halts as the constant has them.
@@ -47,22 +90,21 @@ pub(super) struct Halts {
 }
 
 impl Halts {
-    /// Of halts, and of those after a poll; `are_own` if the recording they are from is the one to replay, and they are not so
-    /// few that they are longer than others.
-    pub(super) fn new(kinds: &[Vec<u64>; 2], are_own: bool) -> Halts {
-        let of = |mut values: Vec<u64>| {
-            values.sort_unstable();
-            quantiles(&values).filter(|_| values.len() >= FEWEST)
-        };
+    /// Times idled and latencies of halts, and of those after a poll; `are_own` if the recording they are from is the one to replay,
+    /// and they are not so few that they are longer than others.
+    pub(super) fn new(kinds: &[Vec<(u64, u64)>; 2], are_own: bool) -> Halts {
         let all = kinds.concat();
-        let middle_ns = middle(all.clone());
+        let middle_ns = middle(all.iter().map(|(_, late_ns)| *late_ns).collect());
         let kinds = if are_own {
-            kinds.clone().map(of)
+            kinds.each_ref().map(|halts| ByLength::new(halts))
         } else {
             // Where halts are few, the kinds differ by chance, and the longest ones are from times when something else ran, which made
             // the poll before them fail.
             let most_ns = middle_ns.map_or(u64::MAX, |ns| ns.saturating_mul(2));
-            [of(all.into_iter().map(|ns| ns.min(most_ns)).collect()); 2]
+            let all: Vec<_> =
+                all.into_iter().map(|(gap_ns, late_ns)| (gap_ns, late_ns.min(most_ns))).collect();
+            let of_all = ByLength::new(&all);
+            [of_all.clone(), of_all]
         };
         Halts { kinds, middle_ns, are_own }
     }
@@ -79,6 +121,8 @@ pub(super) struct Idle {
     pub(super) own: Option<IdlePath>,
     /// From the wakeup to running in the recording \[ns\].
     pub(super) late_ns: u64,
+    /// From the end of the CPU's last segment to the wakeup in the recording, and in the replay \[ns\].
+    pub(super) gaps_ns: [u64; 2],
     /// Whether the replay's CPU polls first, or halts at once.
     pub(super) polls: bool,
     pub(super) by_interrupt: bool,
@@ -150,16 +194,16 @@ impl Idling {
 
     /// How a CPU goes through an idle time.
     pub(super) fn path(&self, constants: &Constants, around: Around, idle: &Idle) -> Path {
-        let Idle { own, late_ns, polls, by_interrupt, turn } = *idle;
+        let Idle { own, late_ns, gaps_ns: [own_gap_ns, gap_ns], polls, by_interrupt, turn } = *idle;
         let own = own.filter(|path| polls == (path.way != Way::Halted));
         let entry_ns = own.map_or(around.entry_ns[usize::from(!polls)], |path| path.entry_ns.into());
         let own = own.filter(|path| path.way != Way::Polled);
         let halts = &self.halts[usize::from(by_interrupt)];
         let like = match own {
-            Some(_) if halts.are_own => Some(late_ns),
+            Some(_) if halts.are_own && class(own_gap_ns) == class(gap_ns) => Some(late_ns),
             _ => {
                 let [like, other] = [polls, !polls].map(|polls| halts.kinds[usize::from(polls)].as_ref());
-                like.or(other).map(|all| all[turn * TURN % QUANTILES])
+                like.or(other).map(|all| all.of(gap_ns, turn))
             }
         };
         let constant_ns = constants.halt_ns(by_interrupt);
@@ -219,11 +263,12 @@ mod tests {
     fn what_was_recorded_is_taken_where_the_replay_does_the_same() {
         let constants =
             Constants { after_halt: 20_000, external_halt: 16_000, hidden: 3_000, ..Constants::default() };
-        let kinds = [vec![18_000; FEWEST + 2], vec![12_000; FEWEST]];
+        let kinds = [vec![(50_000, 18_000); FEWEST + 2], vec![(50_000, 12_000); FEWEST]];
         let idling = Idling::new(&recorded(), [Halts::new(&kinds, true), Halts::new(&kinds, false)]);
         let own = |way: Way| IdlePath { entry_ns: 500, exit_ns: 700, way };
         let path = |own: IdlePath, polls: bool, by_interrupt: bool| {
-            let idle = Idle { own: Some(own), late_ns: 15_000, polls, by_interrupt, turn: 5 };
+            let gaps_ns = [50_000; 2];
+            let idle = Idle { own: Some(own), late_ns: 15_000, gaps_ns, polls, by_interrupt, turn: 5 };
             let Path { entry_ns, halt_ns, exit_ns } = idling.path(&constants, idling.around(0), &idle);
             (entry_ns, halt_ns, exit_ns)
         };
@@ -239,17 +284,46 @@ mod tests {
         let by_interrupts = [false, true].map(|polls| path(own(Way::Halted), polls, true).1);
         assert_eq!(by_interrupts, [13_000; 2]);
         // Of seldom ones the longest are no longer than two middles.
-        let seldom = [vec![10_000; FEWEST + 3], vec![900_000; 3]];
+        let seldom = [vec![(50_000, 10_000); FEWEST + 3], vec![(50_000, 900_000); 3]];
         let [all, few] = [true, false].map(|are_own| {
             let idling = Idling::new(&recorded(), [Halts::new(&seldom, are_own), Halts::default()]);
-            let idle = |turn| Idle { own: None, late_ns: 0, polls: true, by_interrupt: false, turn };
+            let idle = |turn| Idle {
+                own: None,
+                late_ns: 0,
+                gaps_ns: [0, 50_000],
+                polls: true,
+                by_interrupt: false,
+                turn,
+            };
             let halt_ns = |turn| idling.path(&constants, idling.around(0), &idle(turn)).halt_ns;
             (0..QUANTILES).map(halt_ns).max()
         });
         assert_eq!((all, few), (Some(20_000), Some(30_000)));
         let none = Idling::new(&recorded(), Default::default());
-        let idle = Idle { own: None, late_ns: 15_000, polls: false, by_interrupt: true, turn: 0 };
+        let gaps_ns = [50_000; 2];
+        let idle = Idle { own: None, late_ns: 15_000, gaps_ns, polls: false, by_interrupt: true, turn: 0 };
         let Path { halt_ns, .. } = none.path(&constants, none.around(0), &idle);
         assert_eq!(halt_ns, 19_000);
+    }
+
+    #[test]
+    fn the_latency_of_a_halt_is_that_of_others_as_long() {
+        let constants = Constants { after_halt: 20_000, ..Constants::default() };
+        let halts = [(3_000, 16_000), (50_000, 20_000), (300_000, 25_000)];
+        let mut halts: Vec<_> = halts.into_iter().flat_map(|halt| vec![halt; FEWEST]).collect();
+        halts.push((800_000, 90_000));
+        let idling = Idling::new(&recorded(), [Halts::new(&[halts, vec![]], true), Halts::default()]);
+        let own = Some(IdlePath { entry_ns: 500, exit_ns: 700, way: Way::Halted });
+        let halt_ns = |own_gap_ns, gap_ns| {
+            let gaps_ns = [own_gap_ns, gap_ns];
+            let idle = Idle { own, late_ns: 17_000, gaps_ns, polls: false, by_interrupt: false, turn: 3 };
+            idling.path(&constants, idling.around(0), &idle).halt_ns
+        };
+        // Its own where it is about as long as it was, else that of the nearest length of which there are enough.
+        assert_eq!([halt_ns(2_100, 3_900), halt_ns(2_100, 50_000)], [17_000, 20_000]);
+        assert_eq!(
+            [0, 3_900, 40_000, 900_000, u64::MAX].map(|gap_ns| halt_ns(20_000, gap_ns)),
+            [16_000, 16_000, 20_000, 25_000, 25_000]
+        );
     }
 }

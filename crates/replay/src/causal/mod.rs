@@ -371,7 +371,10 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             Path::of(row.idle, row.late_ns)
         } else {
             let around = self.program.around[row.cpu as usize];
-            let idle = Idle { own: row.idle, late_ns: row.late_ns, polls, by_interrupt, turn: cpu.halts };
+            let gap_ns = cpu.idle_since_ns.map_or(u64::MAX, |since_ns| at_ns.saturating_sub(since_ns));
+            let gaps_ns = [row.gap_ns, gap_ns];
+            let idle =
+                Idle { own: row.idle, late_ns: row.late_ns, gaps_ns, polls, by_interrupt, turn: cpu.halts };
             self.program.idling.path(constants, around, &idle)
         };
         let since_ns = cpu.idle_since_ns.map(|since_ns| since_ns.saturating_add(path.entry_ns));

@@ -44,6 +44,8 @@ pub(super) struct Row {
     pub(super) stolen_ns: [u64; 2],
     /// From runnable to running in the recording \[ns\].
     pub(super) late_ns: u64,
+    /// From the end of the last segment of its CPU to runnable in the recording \[ns\].
+    pub(super) gap_ns: u64,
     /// How its CPU idled before in the recording.
     pub(super) idle: Option<IdlePath>,
     pub(super) wakeups: Range<u32>,
@@ -244,8 +246,9 @@ impl Program {
             let ready_ns = woken_ns.or(ended_ns.filter(|_| row.cause == Cause::Preempted));
             let ready_ns = ready_ns.unwrap_or(row.start_ns).max(ended_ns.unwrap_or(0));
             // A CPU that has idled was in its idle state when the waking reached it, however long that had taken.
-            let left_ns = left_ns.insert(row.cpu, row.end_ns()).zip(row.idle);
-            let idled_ns = left_ns.map_or(0, |(left_ns, path)| left_ns + u64::from(path.entry_ns) + 1);
+            let left_ns = left_ns.insert(row.cpu, row.end_ns());
+            let idled_ns =
+                left_ns.zip(row.idle).map_or(0, |(left_ns, path)| left_ns + u64::from(path.entry_ns) + 1);
             let idled_ns = idled_ns.min(row.start_ns);
             let woken_ns = woken_ns.map(|woken_ns| woken_ns.max(idled_ns));
             let ready_ns = ready_ns.max(idled_ns);
@@ -275,6 +278,7 @@ impl Program {
                 halted: idled == Some(Idled::Halted),
                 stolen_ns: [0; 2],
                 late_ns: row.start_ns.saturating_sub(ready_ns),
+                gap_ns: ready_ns.saturating_sub(left_ns.unwrap_or(0)),
                 // What ended a poll of the host says nothing of a halt.
                 idle: match row.idle {
                     Some(path) if idled == Some(Idled::HostPolled) => {
