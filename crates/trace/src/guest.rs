@@ -998,7 +998,7 @@ mod tests {
             event(301_000, 0, LEFT),
         ]);
         let windows: Vec<_> = found.iter().map(|episode| episode.window_ns).collect();
-        assert_eq!(windows, [Some(1_700), Some(4_000), Some(8_000), None, Some(0)]);
+        assert_eq!(windows, [Some(1_700), Some(4_000), Some(8_000), Some(0), Some(0)]);
         assert_eq!(found[0].idle_ns, 89_000);
     }
 

@@ -76,7 +76,7 @@ mod tests {
     fn decisions_show_how_much_shorter_a_halt_is_for_the_governor() {
         let mut halts = Residencies::default();
         assert_eq!(halts.shorter_ns(50_000), 0);
-        for ns in (20_000..80_000).step_by(10) {
+        for ns in (30_000..80_000).step_by(10) {
             let grows = ns - 310 <= 50_000;
             halts.add(ns, 0, if grows { 50_000 } else { 0 });
         }

@@ -86,10 +86,10 @@ fn a_poll_that_ran_out_and_its_halt_are_one_episode() {
         [
             "cpu0 1000000000 180000 50000 true unknown - -",
             "cpu0 1000200000 10000 100000 false unknown - -",
-            // It did not begin with a poll, so the window was not in force.
-            "cpu0 1000300000 10000 - true unknown - -",
+            // It did not begin with a poll: the window was not in force.
+            "cpu0 1000300000 10000 0 true unknown - -",
             "cpu0 1000400000 10000 100000 false unknown - -",
-            "cpu0 1000430000 200000 - true unknown - -",
+            "cpu0 1000430000 200000 0 true unknown - -",
         ]
     );
     assert_eq!(imported.summary.incomplete_episodes, 2);
