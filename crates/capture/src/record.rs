@@ -123,16 +123,17 @@ struct Who {
 /// could not have, with the reason.
 pub const TRACING: &str = "dwell.tracing";
 
-/// What the kernel did not let a recorder have, though it could do without, and what an imported text lacked.
+/// What the kernel did not let a recorder have, though it could do without, and what an imported text lacked: texts of the
+/// recording.
 pub fn left_out<O>(metadata: &Metadata<O>) -> Vec<String> {
     // A recorder has a handful of probes; whatever else is there is no recorder's.
     const MOST: usize = 16;
     let reasons = metadata.other.get(TRACING).and_then(|tracing| tracing["left_out"].as_array());
     let reasons = reasons.into_iter().flatten().filter_map(serde_json::Value::as_str).take(MOST);
-    let left_out = reasons.map(|reason| format!("not recorded: {}", reason.escape_debug()));
+    let left_out = reasons.map(|reason| format!("not recorded: {reason}"));
     let noted = metadata.other.get(NOTES).and_then(serde_json::Value::as_array).into_iter().flatten();
     let noted = noted.filter_map(serde_json::Value::as_str).take(MOST);
-    left_out.chain(noted.map(|note| note.escape_debug().to_string())).collect()
+    left_out.chain(noted.map(str::to_owned)).collect()
 }
 
 /// The longest time between two rounds, in which the buffers are emptied, the status is reported and `stop` is checked.

@@ -4,7 +4,6 @@ use crate::quantity;
 use crate::settings::VersionArgs;
 use crate::suggest;
 use anyhow::{Context, ensure};
-pub(crate) use dwell_capture::record::left_out;
 use dwell_knobs::lines;
 use dwell_policy::param::{Setting, known_version};
 use dwell_policy::version::Version;
@@ -137,6 +136,12 @@ pub(crate) struct Model {
 
 /// The cost of a halt where none was measured.
 pub(crate) const HALT_COST: Nanos = Nanos::from_micros(20);
+
+/// What a recorder could do without, and an imported text lacked, for people.
+pub(crate) fn left_out<O>(metadata: &Metadata<O>) -> Vec<String> {
+    let texts = dwell_capture::record::left_out(metadata);
+    texts.iter().map(|text| dwell_report::harmless::line(text)).collect()
+}
 
 /// A host takes longer than this to wake a vCPU that sleeps \[ns\]: between the 2.6 us of halts
 /// that a host polled through and the 9 us of longer ones in the same guest (30 November 2026).
