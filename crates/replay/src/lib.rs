@@ -28,6 +28,7 @@ pub mod tune;
 
 mod bank;
 mod counts;
+mod idle_loop;
 mod pass;
 mod priced;
 mod rule;
@@ -38,11 +39,9 @@ pub use bank::Bank;
 pub use catalogue::{Catalogue, ParseRuleError};
 pub use counts::{Counts, kept};
 pub use dwell_policy::catalogue::Terms;
+pub use idle_loop::IdleLoop;
 pub use pass::{ReplayError, Replayed, replay, replay_and_see};
 pub use priced::{Figure, ParseValuesError, Priced, Pricing, Row, Values, WakeupLatency};
 pub use rule::{Player, Rule, RuleError, Seen};
-pub use source::{
-    Batch, Halves, LONGEST_POLL_STEP, Memory, Overlapping, RecordingSource, Run, Source, Span,
-    longest_idle_ns,
-};
+pub use source::{Batch, Halves, Memory, Overlapping, RecordingSource, Run, Source, Span, longest_idle_ns};
 pub use versions::Versions;

@@ -1,7 +1,8 @@
 //! A policy with its setting, and the same ready to run.
 
 use crate::counts::Counts;
-use crate::source::{LONGEST_HALT_ENTRY, LONGEST_POLL_STEP, Run};
+use crate::idle_loop::IdleLoop;
+use crate::source::Run;
 use dwell_policy::catalogue::{self, Entry, LEADER, POLICIES, SAVINGS, Start, Terms, Use};
 use dwell_policy::iothread::{self, Aio, Handler, Kind};
 use dwell_policy::param::Setting;
@@ -158,8 +159,7 @@ impl Rule {
             state,
             ended_ns: None,
             latency: Latency::OfRunOr(own),
-            poll_step_ns: 0,
-            halt_entry_ns: 0,
+            idle_loop: IdleLoop::UNKNOWN,
             ran_out: false,
         })
     }
@@ -206,8 +206,7 @@ pub struct Player {
     ended_ns: Option<u64>,
     latency: Latency,
     /// Of the episodes that are played one by one.
-    poll_step_ns: u64,
-    halt_entry_ns: u64,
+    idle_loop: IdleLoop,
     /// Whether a guest's last idle state is a poll that ran out: it halts at once in the next episode.
     ran_out: bool,
 }
@@ -250,10 +249,7 @@ struct Idle<'a> {
     latency_ns: Option<u64>,
     /// How long a poll may last.
     alone_ns: u64,
-    /// How long a guest polls between two looks at the clock; 0: a poll ends with its window.
-    step_ns: u64,
-    /// How long a guest's CPU takes to enter a halt.
-    halt_entry_ns: u64,
+    idle_loop: IdleLoop,
     ready: &'a [u32],
 }
 
@@ -269,8 +265,8 @@ impl Player {
             }
             (State::One(Any::Driver(_)), Layer::Driver) => {
                 if let Ok(fresh) = Rule::Layer(*setting).start_late(1) {
-                    let Player { ended_ns, poll_step_ns, halt_entry_ns, ran_out, .. } = *self;
-                    *self = Player { ended_ns, poll_step_ns, halt_entry_ns, ran_out, ..fresh };
+                    let Player { ended_ns, idle_loop, ran_out, .. } = *self;
+                    *self = Player { ended_ns, idle_loop, ran_out, ..fresh };
                 }
             }
             (State::Aio(policy), Layer::Iothread) => {
@@ -282,15 +278,9 @@ impl Player {
         }
     }
 
-    /// How long a guest polls between two looks at the clock in the episodes that are played one by one, as
-    /// [`Run::poll_step_ns`].
-    pub fn set_poll_step(&mut self, step: Nanos) {
-        self.poll_step_ns = step.min(LONGEST_POLL_STEP).get();
-    }
-
-    /// How long a guest's CPU takes to enter a halt in the episodes that are played one by one, as [`Run::halt_entry_ns`].
-    pub fn set_halt_entry(&mut self, entry: Nanos) {
-        self.halt_entry_ns = entry.min(LONGEST_HALT_ENTRY).get();
+    /// What a guest takes in its idle loop in the episodes that are played one by one.
+    pub fn set_idle_loop(&mut self, idle_loop: IdleLoop) {
+        self.idle_loop = idle_loop;
     }
 
     /// Plays one episode after which the idler, if it halted, runs again only `wake_latency` after the wakeup event:
@@ -313,8 +303,8 @@ impl Player {
     /// As [`Player::play_late`], of an episode before which the idler was busy for so long, if that is known, and in which
     /// a poll of KVM's may last at most `alone_ns` \[ns\].
     pub fn play_one(&mut self, busy_ns: Option<u64>, idle_ns: u64, latency_ns: u64, alone_ns: u64) -> Counts {
-        let (latency_ns, step_ns, halt_entry_ns) = (Some(latency_ns), self.poll_step_ns, self.halt_entry_ns);
-        let one = Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, ready: &[] };
+        let (latency_ns, idle_loop) = (Some(latency_ns), self.idle_loop);
+        let one = Idle { busy_ns, idle_ns, latency_ns, alone_ns, idle_loop, ready: &[] };
         self.drive(std::iter::once(one), |_| ())
     }
 
@@ -326,13 +316,13 @@ impl Player {
     /// As [`Player::play`], and calls `see` for every episode in order.
     pub fn follow(&mut self, run: &Run, see: impl FnMut(Seen)) -> Counts {
         let (mut ended_ns, latency_ns) = (self.ended_ns, run.latency_ns());
-        let (step_ns, halt_entry_ns) = (run.poll_step_ns(), run.halt_entry_ns());
+        let idle_loop = run.idle_loop();
         let one = |(episode, (&start_ns, (idle_ns, alone_ns))): (usize, (&u64, (u64, u64)))| {
             let busy_ns = ended_ns.map(|ended| start_ns.saturating_sub(ended));
             ended_ns = Some(start_ns.saturating_add(idle_ns));
             let latency_ns = latency_ns.map(|all| all[episode]);
             let ready = run.ready(episode);
-            Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, ready }
+            Idle { busy_ns, idle_ns, latency_ns, alone_ns, idle_loop, ready }
         };
         let counts = self.drive(run.start_ns.iter().zip(run.idle_and_alone()).enumerate().map(one), see);
         self.ended_ns = ended_ns;
@@ -394,10 +384,10 @@ struct GuestIdle {
 
 impl GuestIdle {
     /// With this limit, after a poll that ran out or not.
-    fn of(limit: u64, ran_out: bool, step_ns: u64, halt_entry_ns: u64) -> GuestIdle {
+    fn of(limit: u64, ran_out: bool, idle_loop: IdleLoop) -> GuestIdle {
         let window = if ran_out { 0 } else { limit };
-        let poll = guest::poll_end_ns(window, step_ns);
-        GuestIdle { window, poll, halted_from: poll.saturating_add(halt_entry_ns) }
+        let poll = guest::poll_end_ns(window, idle_loop.poll_step_ns().into());
+        GuestIdle { window, poll, halted_from: poll.saturating_add(idle_loop.halt_entry_ns().into()) }
     }
 
     /// Whether its last idle state is a poll that ran out afterwards: an event on the way to a halt leaves the governor as it
@@ -422,14 +412,14 @@ impl<'a, I: Iterator<Item = Idle<'a>>, S: FnMut(Seen)> Use for Drive<'_, I, S> {
 
     fn with<P: Policy + ?Sized>(mut self, policy: &mut P) -> Counts {
         let mut counts = Counts::default();
-        for Idle { busy_ns, idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, ready } in self.episodes {
+        for Idle { busy_ns, idle_ns, latency_ns, alone_ns, idle_loop, ready } in self.episodes {
             let longest = if self.sees_tasks { alone_ns } else { u64::MAX };
             let limit = match busy_ns {
                 Some(busy_ns) => policy.window_after(Nanos(busy_ns)),
                 None => policy.window(),
             };
             let limit = limit.get();
-            let guest = self.in_steps.then(|| GuestIdle::of(limit, *self.ran_out, step_ns, halt_entry_ns));
+            let guest = self.in_steps.then(|| GuestIdle::of(limit, *self.ran_out, idle_loop));
             let (window, poll, halted_from) = match &guest {
                 Some(guest) => (guest.window, guest.poll, guest.halted_from),
                 None => (limit, limit.min(longest), limit.min(longest)),
@@ -463,9 +453,9 @@ fn drive_stacked<'a>(
     mut see: impl FnMut(Seen),
 ) -> Counts {
     let mut counts = Counts::default();
-    for Idle { idle_ns, latency_ns, alone_ns, step_ns, halt_entry_ns, .. } in episodes {
+    for Idle { idle_ns, latency_ns, alone_ns, idle_loop, .. } in episodes {
         let limit = guest.window().get();
-        let own = GuestIdle::of(limit, *ran_out, step_ns, halt_entry_ns);
+        let own = GuestIdle::of(limit, *ran_out, idle_loop);
         let rest = idle_ns.saturating_sub(own.halted_from);
         let latency_ns = latency_ns.unwrap_or(0);
         let (mut host_window, mut host_poll) = (0, 0);
@@ -738,8 +728,7 @@ mod tests {
             let mut cpu = guest::Cpu::new(guest::Revision::of(setting.version()).unwrap());
             let mut player = Rule::Layer(setting).start_late(1).unwrap();
             // A poll looks at the clock after the 201st pause.
-            player.set_poll_step(Nanos(201 * relax_ns));
-            player.set_halt_entry(Nanos(entry_ns));
+            player.set_idle_loop(IdleLoop::new(Nanos(201 * relax_ns), Nanos(entry_ns)));
             for (pauses, latency_ns) in episodes {
                 let idle_ns = pauses * relax_ns;
                 let mut world = World { now_ns: 0, wake_ns: idle_ns, relax_ns };

@@ -1,5 +1,6 @@
 //! Where episodes come from: in batches of bounded size, grouped by idler.
 
+use crate::idle_loop::IdleLoop;
 use crate::latency::{self, Latencies};
 use crate::number::{duration, number_of};
 use crate::priced::Sample;
@@ -12,14 +13,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     runs: Vec<Run>,
-    poll_step_ns: u64,
-    halt_entry_ns: u64,
+    idle_loop: IdleLoop,
 }
-
-/// Far longer than the time between two looks at the clock of any loop of pauses. A longer one is taken for this.
-pub const LONGEST_POLL_STEP: Nanos = Nanos(1 << 20);
-/// The longest [`Run::halt_entry_ns`].
-pub(crate) const LONGEST_HALT_ENTRY: Nanos = Nanos(1 << 20);
 
 /// The number of no handler: where none became ready, none of those that there are learns from the episode.
 const NO_HANDLER: u32 = u32::MAX;
@@ -36,11 +31,7 @@ pub struct Run {
     /// For each episode how long a poll may last \[ns\]; empty if all may last to the end of their episodes. See
     /// [`Run::alone_ns`].
     alone_ns: Vec<u64>,
-    /// How long a guest polls between two looks at the clock \[ns\]; 0: a poll ends when its window does. See
-    /// [`Run::poll_step_ns`].
-    poll_step_ns: u64,
-    /// See [`Run::halt_entry_ns`].
-    halt_entry_ns: u64,
+    idle_loop: IdleLoop,
     /// For each episode how much later the idler runs if it halts \[ns\]; empty if that is not known of any. See
     /// [`Run::latency_ns`].
     latency_ns: Vec<u64>,
@@ -67,20 +58,10 @@ impl Run {
         (!self.latency_ns.is_empty()).then_some(self.latency_ns.as_slice())
     }
 
-    /// How long a guest polls between two looks at the clock \[ns\], at the first of which after its window a poll
-    /// ends: 201 pauses in Linux. 0 where it is not known: then a poll ends with its window.
+    /// What the guest takes in its idle loop.
     #[inline]
-    pub const fn poll_step_ns(&self) -> u64 {
-        self.poll_step_ns
-    }
-
-    /// How long a guest's CPU takes from the end of a poll, or from where one would begin, to the idle state that halts \[ns\]: it
-    /// stops the tick first. An event that comes then prevents the halt, and haltpoll learns nothing from it; of a halt it learns
-    /// from as much less. After an event between a poll and its halt the governor halts at once in the next idle time. The idle times
-    /// are those of a CPU that polls first. 0 where it is not known.
-    #[inline]
-    pub const fn halt_entry_ns(&self) -> u64 {
-        self.halt_entry_ns
+    pub const fn idle_loop(&self) -> IdleLoop {
+        self.idle_loop
     }
 
     /// The lengths of the episodes, each with the longest that a poll in it may last \[ns\].
@@ -145,22 +126,16 @@ impl Batch {
         run.push(start_ns, idle_ns, latency_ns, alone_ns);
     }
 
-    /// How long the guests whose episodes these are poll between two looks at the clock, see [`Run::poll_step_ns`].
-    pub fn set_poll_step(&mut self, step: Nanos) {
-        self.poll_step_ns = step.min(LONGEST_POLL_STEP).get();
-        self.runs.iter_mut().for_each(|run| run.poll_step_ns = self.poll_step_ns);
-    }
-
-    /// How long their CPUs take to enter a halt, see [`Run::halt_entry_ns`].
-    pub fn set_halt_entry(&mut self, entry: Nanos) {
-        self.halt_entry_ns = entry.min(LONGEST_HALT_ENTRY).get();
-        self.runs.iter_mut().for_each(|run| run.halt_entry_ns = self.halt_entry_ns);
+    /// What the guests whose episodes these are take in their idle loops.
+    pub fn set_idle_loop(&mut self, idle_loop: IdleLoop) {
+        self.idle_loop = idle_loop;
+        self.runs.iter_mut().for_each(|run| run.idle_loop = idle_loop);
     }
 
     fn run(&mut self, idler: usize) -> &mut Run {
         while self.runs.len() <= idler {
-            let (poll_step_ns, halt_entry_ns) = (self.poll_step_ns, self.halt_entry_ns);
-            self.runs.push(Run { idler: self.runs.len(), poll_step_ns, halt_entry_ns, ..Run::default() });
+            let idle_loop = self.idle_loop;
+            self.runs.push(Run { idler: self.runs.len(), idle_loop, ..Run::default() });
         }
         &mut self.runs[idler]
     }
@@ -417,16 +392,10 @@ impl RecordingSource {
         self
     }
 
-    /// How long a recorded guest polls between two looks at the clock; zero where that is not known.
-    pub fn poll_step(&self) -> Nanos {
-        Nanos(self.reader.poll_step_ns())
-    }
-
-    /// How long a recorded guest's CPUs take to enter a halt; zero where that is not known.
-    fn halt_entry(&self) -> Nanos {
+    fn idle_loop(&self) -> IdleLoop {
         let metadata = self.reader.metadata();
         let entry_ns = metadata.halt_entry_ns().filter(|_| metadata.layer == Layer::Guest);
-        Nanos(entry_ns.unwrap_or(0))
+        IdleLoop::new(Nanos(self.reader.poll_step_ns()), Nanos(entry_ns.unwrap_or(0)))
     }
 
     /// Whether the end of polls by other tasks is part of the episodes. KVM looks for other tasks while it
@@ -496,7 +465,7 @@ impl RecordingSource {
         if self.with_alone() {
             columns = columns | Columns::ALONE_NS;
         }
-        if self.halt_entry() > Nanos::ZERO {
+        if self.idle_loop().halt_entry_ns() > 0 {
             columns = columns | Columns::WINDOW_NS | Columns::HALTED;
         }
         columns
@@ -547,8 +516,7 @@ impl Source for RecordingSource {
         let parts: Vec<Range<u64>> = cuts.windows(2).map(|ends| ends[0]..ends[1]).collect();
         let mut spans = vec![Span::default(); parts.len()];
         let mut batch = Batch::default();
-        batch.set_poll_step(self.poll_step());
-        batch.set_halt_entry(self.halt_entry());
+        batch.set_idle_loop(self.idle_loop());
         let latencies = self.latencies()?;
         let late = Some(latencies).filter(|latencies| self.is_late(latencies));
         let is_whole = cuts.first() == Some(&0) && cuts.last().is_some_and(|&end| end >= self.episodes());
@@ -696,7 +664,8 @@ impl RecordingSource {
             let run = batch.run(idler);
             // What halted at once would have been idle sooner with a poll.
             let halts_at_once = || chunk.window_ns[row] == Some(0) && chunk.halted[row] == Some(true);
-            let sooner_ns = if run.halt_entry_ns > 0 && halts_at_once() { run.halt_entry_ns } else { 0 };
+            let entry_ns = u64::from(run.idle_loop.halt_entry_ns());
+            let sooner_ns = if entry_ns > 0 && halts_at_once() { entry_ns } else { 0 };
             let start_ns = chunk.start_ns[row].saturating_sub(sooner_ns);
             run.push(start_ns, idle_ns.saturating_add(sooner_ns), latency_ns, alone_ns);
             if with_ready {
@@ -737,8 +706,7 @@ pub struct Memory {
     episodes: Vec<MemoryEpisode>,
     idlers: usize,
     recorded: Option<TimeRecorded>,
-    poll_step: Nanos,
-    halt_entry: Nanos,
+    idle_loop: IdleLoop,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -781,19 +749,11 @@ impl Memory {
         self
     }
 
-    /// The same in a guest that polls so long between two looks at the clock, see [`Run::poll_step_ns`].
+    /// The same in a guest with this idle loop.
     #[cfg(test)]
     #[must_use]
-    pub(crate) fn with_poll_step(mut self, step: Nanos) -> Memory {
-        self.poll_step = step;
-        self
-    }
-
-    /// The same in a guest whose CPUs take so long to enter a halt, see [`Run::halt_entry_ns`].
-    #[cfg(test)]
-    #[must_use]
-    pub(crate) fn with_halt_entry(mut self, entry: Nanos) -> Memory {
-        self.halt_entry = entry;
+    pub(crate) fn with_idle_loop(mut self, poll_step: Nanos, halt_entry: Nanos) -> Memory {
+        self.idle_loop = IdleLoop::new(poll_step, halt_entry);
         self
     }
 
@@ -810,7 +770,7 @@ impl Memory {
             let (mut first_ns, before) = (u64::MAX, all.idlers);
             let span = source.visit(0..u64::MAX, &mut |batch| {
                 for run in batch.runs() {
-                    all.halt_entry = Nanos(run.halt_entry_ns());
+                    all.idle_loop = run.idle_loop;
                     let idler = before + run.idler;
                     for (place, (&start_ns, &idle_ns)) in run.start_ns.iter().zip(&run.idle_ns).enumerate() {
                         let alone_ns = run.alone_ns().map(|alone| alone[place]);
@@ -862,8 +822,7 @@ impl Source for Memory {
     fn visit_parts(&self, cuts: &[u64], see: &mut dyn FnMut(usize, &Batch)) -> Result<Vec<Span>, ReadError> {
         const ROWS: usize = 1 << 16;
         let mut batch = Batch::default();
-        batch.set_poll_step(self.poll_step);
-        batch.set_halt_entry(self.halt_entry);
+        batch.set_idle_loop(self.idle_loop);
         let at = |row: u64| usize::try_from(row).unwrap_or(usize::MAX).min(self.episodes.len());
         let part = |(number, ends): (usize, &[u64])| {
             let mut span = Span::default();

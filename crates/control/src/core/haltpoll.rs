@@ -49,7 +49,7 @@ pub(crate) fn longest_left(window_ns: i64, setting: &Setting, episodes: &[Episod
             break;
         }
         // Even after a poll that long the halt was longer than the maximum.
-        let polled_ns = left_ns.saturating_add(episode.poll_step_ns.into());
+        let polled_ns = left_ns.saturating_add(episode.idle_loop.poll_step_ns().into());
         if i64::try_from(episode.idle_ns).unwrap_or(i64::MAX) > polled_ns.saturating_add(longest) {
             left_ns = left_ns.checked_div(divisor).unwrap_or(0).max(longest);
         }

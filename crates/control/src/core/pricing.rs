@@ -3,7 +3,7 @@
 use crate::core::sample::Episode;
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, Nanos};
-use dwell_replay::{Bank, Batch, Counts, Player, Rule, RuleError};
+use dwell_replay::{Bank, Batch, Counts, IdleLoop, Player, Rule, RuleError};
 
 /// Episodes that are played before those that count, so that windows are not those of a fresh start.
 const WARM_UP: usize = 64;
@@ -50,9 +50,7 @@ impl Prices {
             self.batch.clear();
             // All are of one machine.
             let first = idlers.iter().flatten().next();
-            let ns = |of: fn(&Episode) -> u32| Nanos(first.map_or(0, of).into());
-            self.batch.set_poll_step(ns(|episode| episode.poll_step_ns));
-            self.batch.set_halt_entry(ns(|episode| episode.halt_entry_ns));
+            self.batch.set_idle_loop(first.map_or(IdleLoop::UNKNOWN, |episode| episode.idle_loop));
             for (idler, all) in idlers.iter().enumerate() {
                 let episodes = all.iter().take(most);
                 episodes.for_each(|episode| {
@@ -89,9 +87,8 @@ pub(crate) fn play_all(player: &mut Player, episodes: &[Episode]) -> Counts {
 }
 
 pub(crate) fn play(player: &mut Player, episode: Episode) -> Counts {
-    let Episode { busy_ns, idle_ns, alone_ns, poll_step_ns, halt_entry_ns, .. } = episode;
-    player.set_poll_step(Nanos(poll_step_ns.into()));
-    player.set_halt_entry(Nanos(halt_entry_ns.into()));
+    let Episode { busy_ns, idle_ns, alone_ns, idle_loop, .. } = episode;
+    player.set_idle_loop(idle_loop);
     player.play_one(Some(busy_ns), idle_ns, episode.late().get(), alone_ns)
 }
 

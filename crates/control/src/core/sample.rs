@@ -8,6 +8,7 @@
 //! old, so that a quiet idler's few episodes are kept until they are enough.
 
 use dwell_policy::Nanos;
+use dwell_replay::IdleLoop;
 use dwell_stats::whole::place;
 use std::collections::VecDeque;
 
@@ -23,24 +24,14 @@ pub struct Episode {
     /// The wakeup latency, if the idler halted: how long after the end of the episode it ran again \[ns\].
     /// `None` where it polled, or that is not known.
     pub latency_ns: Option<u64>,
-    /// How long a guest polls between two looks at the clock \[ns\], at the first of which after its window a poll ends;
-    /// 0 where that is not known: then a poll ends with its window.
-    pub poll_step_ns: u32,
-    /// How long a guest's CPU takes to enter a halt \[ns\]; 0 where that is not known.
-    pub halt_entry_ns: u32,
+    /// What a guest takes in its idle loop.
+    pub idle_loop: IdleLoop,
 }
 
 impl Episode {
     /// An episode of this length \[ns\] which no other task cuts short.
     pub const fn of(idle_ns: u64) -> Episode {
-        Episode {
-            idle_ns,
-            alone_ns: u64::MAX,
-            busy_ns: 0,
-            latency_ns: None,
-            poll_step_ns: 0,
-            halt_entry_ns: 0,
-        }
+        Episode { idle_ns, alone_ns: u64::MAX, busy_ns: 0, latency_ns: None, idle_loop: IdleLoop::UNKNOWN }
     }
 
     /// The wakeup latency, where one was recorded or assumed.

@@ -306,18 +306,13 @@ pub fn simulate(
         for run in batch.runs() {
             let alone = |place: usize| run.alone_ns().map_or(u64::MAX, |alone| alone[place]);
             let latency = |place: usize| run.latency_ns().map(|latencies| latencies[place]);
-            let [poll_step_ns, halt_entry_ns] =
-                [run.poll_step_ns(), run.halt_entry_ns()].map(|ns| u32::try_from(ns).unwrap_or(0));
+            let idle_loop = run.idle_loop();
             let all = run.start_ns.iter().zip(&run.idle_ns).enumerate();
             episodes.extend(all.map(|(place, (&start, &idle_ns))| {
                 let ended = ended_ns[run.idler].replace(start.saturating_add(idle_ns));
                 let busy_ns = ended.map_or(0, |ended| start.saturating_sub(ended));
                 let (alone_ns, latency_ns) = (alone(place), latency(place));
-                (
-                    start,
-                    run.idler,
-                    Episode { idle_ns, alone_ns, busy_ns, latency_ns, poll_step_ns, halt_entry_ns },
-                )
+                (start, run.idler, Episode { idle_ns, alone_ns, busy_ns, latency_ns, idle_loop })
             }));
         }
         episodes.sort_by_key(|(start, idler, _)| (*start, *idler));

@@ -16,6 +16,7 @@ use dwell_machine::threads::context_switches;
 use dwell_machine::{IdleCounts, Machine, Sysroot, Writable};
 use dwell_policy::{Layer, Nanos};
 use dwell_recording::{Reader, Segments};
+use dwell_replay::IdleLoop;
 use dwell_stats::SplitMix64;
 use dwell_trace::pairing::PairedEpisode;
 use std::collections::BTreeMap;
@@ -129,7 +130,7 @@ pub(super) fn of_layer(
     let lengths = Lengths {
         late: if driver { latency.assumed } else { Nanos::ZERO },
         measures: latency.measured,
-        poll_step_ns: step.and_then(|step| u32::try_from(step.get()).ok()).unwrap_or(0),
+        idle_loop: IdleLoop::new(step.unwrap_or(Nanos::ZERO), Nanos::ZERO),
     };
     let mut guest = Guest {
         layer,
@@ -308,8 +309,7 @@ struct Lengths {
     late: Nanos,
     /// Whether the wakeup latency is that of the recorded halts.
     measures: bool,
-    /// See [`Episode`].
-    poll_step_ns: u32,
+    idle_loop: IdleLoop,
 }
 
 pub(super) const CPUS: &str = "/sys/devices/system/cpu";
@@ -455,13 +455,13 @@ impl Found {
         let all = self.cpus.entry(cpu).or_default();
         let busy_ns = all.last().map_or(0, |(ended_ns, _)| episode.start_ns.saturating_sub(*ended_ns));
         let halted = episode.halted == Some(true);
-        let Lengths { late, measures, poll_step_ns } = self.lengths;
+        let Lengths { late, measures, idle_loop } = self.lengths;
         let late_ns = if halted { late.get() } else { 0 };
         // Where the event is not known the latency is in the length.
         let latency_ns = (halted && measures).then(|| episode.wake_latency_ns.unwrap_or(0));
         let idle_ns = episode.idle_ns.saturating_sub(late_ns);
         let ended_ns = episode.start_ns.saturating_add(episode.idle_ns);
-        all.push((ended_ns, Episode { busy_ns, latency_ns, poll_step_ns, ..Episode::of(idle_ns) }));
+        all.push((ended_ns, Episode { busy_ns, latency_ns, idle_loop, ..Episode::of(idle_ns) }));
     }
 
     /// Of each CPU what was counted in the burst, with the episodes that ended while it was: before and

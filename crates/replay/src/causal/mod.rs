@@ -36,9 +36,9 @@ pub use program::Program;
 pub use space::{maximum, references, with_maximum};
 
 use crate::counts::Counts;
+use crate::idle_loop::IdleLoop;
 use crate::priced::Figure;
 use crate::rule::{Player, Rule, RuleError};
-use crate::source::LONGEST_HALT_ENTRY;
 use crate::tune::Valuation;
 use dwell_policy::{Layer, Nanos};
 use idling::{Around, Idle, Path};
@@ -230,7 +230,6 @@ impl Program {
         see: impl FnMut(u32, u64, Option<Idled>),
     ) -> Result<Outcome, RuleError> {
         let mut player = rule.start_late(1)?;
-        player.set_poll_step(self.poll_step);
         windows.prepare(&mut player, rule);
         let halted = windows == Windows::AfterHalts;
         Ok(Run::new(self, &player, latency, halted, see).to(until_ns))
@@ -240,8 +239,7 @@ impl Program {
 /// A CPU of the simulation.
 struct Cpu {
     player: Player,
-    /// From the end of a poll, or from where one would begin, to the halt \[ns\].
-    halt_entry_ns: u64,
+    idle_loop: IdleLoop,
     /// Runnable segments, the one that runs next first; a segment that runs is not in it.
     queue: VecDeque<u32>,
     /// The segment that runs, or will when the CPU is awake.
@@ -292,11 +290,11 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
         let cpu = |around: &Around| {
             let mut player = player.clone();
             let [poll_ns, halt_ns] = around.entry_ns;
-            let halt_entry = Nanos(halt_ns.saturating_sub(poll_ns)).min(LONGEST_HALT_ENTRY);
-            player.set_halt_entry(halt_entry);
+            let idle_loop = IdleLoop::new(program.poll_step, Nanos(halt_ns.saturating_sub(poll_ns)));
+            player.set_idle_loop(idle_loop);
             Cpu {
                 player,
-                halt_entry_ns: halt_entry.get(),
+                idle_loop,
                 queue: VecDeque::new(),
                 running: None,
                 origin_ns: 0,
@@ -383,7 +381,7 @@ impl<'a, S: FnMut(u32, u64, Option<Idled>)> Run<'a, S> {
             let busy_ns = cpu.busy_since_ns.map(|began_ns| since_ns.saturating_sub(began_ns));
             let late_ns = path.halt_ns.saturating_sub(path.exit_ns + self.program.residency_shorter_ns);
             // The rule is given idle times as of a CPU that polls first.
-            let entry_ns = if polls { 0 } else { cpu.halt_entry_ns };
+            let entry_ns = if polls { 0 } else { cpu.idle_loop.halt_entry_ns().into() };
             let idle_ns = (at_ns - since_ns).saturating_add(entry_ns);
             let counts = cpu.player.play_one(busy_ns, idle_ns, late_ns, u64::MAX);
             self.outcome.counts += counts;

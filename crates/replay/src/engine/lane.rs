@@ -11,18 +11,17 @@
 //! 2^(*l*-1) < *S*, *m* fits 32 bits. A divisor that is a power of two is a shift, and one above the maximum
 //! gives zero, like the divisor 0 does.
 
+use crate::idle_loop::IdleLoop;
 use crate::rule::Rule;
-use crate::source::{LONGEST_HALT_ENTRY, LONGEST_POLL_STEP};
 use dwell_policy::param::Setting;
 use dwell_policy::{Layer, guest, host};
 
 /// A maximum from here on (133 ms) is left to the scalar replay: below it the polled time of 32 episodes fits 32 bits,
 /// also with the longest step between two looks at the clock in each, and so does a growth by any sensible factor.
 pub(super) const MAX_END: u32 = (1 << 27) - (1 << 20);
-const _: () = assert!(MAX_END as u64 + LONGEST_POLL_STEP.get() <= 1 << 27);
+const _: () = assert!(MAX_END as u64 + IdleLoop::LONGEST.get() <= 1 << 27);
 // What is longest stays longer than any maximum, also without the poll and the entry into the halt before it.
-const _: () =
-    assert!(2 * MAX_END as u64 + LONGEST_POLL_STEP.get() + LONGEST_HALT_ENTRY.get() < LONGEST as u64);
+const _: () = assert!(2 * MAX_END as u64 + 2 * IdleLoop::LONGEST.get() < LONGEST as u64);
 
 /// Episodes are at most this long for a lane. All lanes compare them with twice the maximum at most, so that a longer
 /// one makes no difference, and they poll the window and never the whole of it; the sums of lengths are made from the

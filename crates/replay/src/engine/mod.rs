@@ -264,7 +264,7 @@ impl Task {
                     self.groups.iter_mut().for_each(|group| group.count_instant(idler, segment.instant));
                 }
                 // Episodes of a part: as many as can be polled without leaving 32 bits.
-                let part = part_under(self.max + segment.step);
+                let part = part_under(self.max + segment.idle_loop.poll_step_ns());
                 segment.parts(part).for_each(|part| self.feed_part(kernels, part, idler));
             }
         }

@@ -4,6 +4,7 @@
 //! segments. They change no window: each is a poll, and one that succeeds, unless the window is zero.
 
 use super::lane::{Kind, LONGEST};
+use crate::idle_loop::IdleLoop;
 use crate::source::Run;
 
 /// Episodes of a segment at most: 16 KiB, half a first-level cache.
@@ -26,10 +27,7 @@ pub(super) struct Segments {
     learned: Vec<i32>,
     /// For each length the time alone \[ns\], or [`TO_THE_END`]; empty if no episode of the run was cut short.
     alone: Vec<i32>,
-    /// How long a guest polls between two looks at the clock \[ns\]; 0: a poll ends with its window.
-    step: u32,
-    /// How long a guest's CPU takes to enter a halt \[ns\].
-    halt_entry: u32,
+    idle_loop: IdleLoop,
     cuts: Vec<Cut>,
 }
 
@@ -60,17 +58,14 @@ pub(super) struct Segment<'a> {
     /// For each length the time after which another task wanted the core \[ns\], or [`TO_THE_END`]; empty if
     /// none did in any episode of the segment.
     pub(super) alone: &'a [i32],
-    /// See [`Segments`].
-    pub(super) step: u32,
-    pub(super) halt_entry: u32,
+    pub(super) idle_loop: IdleLoop,
 }
 
 impl Segments {
     /// Replaces what was there.
     pub(super) fn fill(&mut self, run: &Run) {
         self.idler = run.idler;
-        self.step = u32::try_from(run.poll_step_ns()).unwrap_or(0);
-        self.halt_entry = u32::try_from(run.halt_entry_ns()).unwrap_or(0);
+        self.idle_loop = run.idle_loop();
         self.alone.clear();
         self.learned.clear();
         self.lengths.clear();
@@ -130,8 +125,7 @@ impl Segments {
                 block_max: &self.block_max[blocks.clone()],
                 block_sum: &self.block_sum[blocks],
                 alone: if cut.contended { &self.alone[cut.from..cut.to] } else { &[] },
-                step: self.step,
-                halt_entry: self.halt_entry,
+                idle_loop: self.idle_loop,
             }
         })
     }
@@ -152,8 +146,10 @@ pub(super) enum Way {
 
 impl<'a> Segment<'a> {
     pub(super) fn way(&self, kind: Kind) -> Way {
-        let is_ended =
-            if kind == Kind::Host { !self.alone.is_empty() } else { self.step > 0 || self.halt_entry > 0 };
+        let is_ended = match kind {
+            Kind::Host => !self.alone.is_empty(),
+            _ => self.idle_loop != IdleLoop::UNKNOWN,
+        };
         match () {
             () if is_ended => Way::Ended,
             () if !self.learned.is_empty() => Way::Late,
@@ -175,8 +171,7 @@ impl<'a> Segment<'a> {
                 block_max,
                 block_sum,
                 alone: of_part(self.alone, part),
-                step: self.step,
-                halt_entry: self.halt_entry,
+                idle_loop: self.idle_loop,
             },
         )
     }

@@ -103,10 +103,10 @@ fn every_small_setting_agrees_on_every_short_stream() {
     for step in 1..4 {
         let third: Vec<Rule> = rules.iter().copied().skip(step - 1).step_by(3).collect();
         let step = Nanos(step as u64);
-        same_as_scalar(&third, &late.clone().with_poll_step(step), &[7_777]);
-        same_as_scalar(&third, &late.clone().with_poll_step(step).with_halt_entry(step), &[7_777]);
+        same_as_scalar(&third, &late.clone().with_idle_loop(step, Nanos::ZERO), &[7_777]);
+        same_as_scalar(&third, &late.clone().with_idle_loop(step, step), &[7_777]);
     }
-    same_as_scalar(&rules, &late.clone().with_halt_entry(Nanos(3)), &[7_777]);
+    same_as_scalar(&rules, &late.clone().with_idle_loop(Nanos::ZERO, Nanos(3)), &[7_777]);
     let one = Memory::of_one(&one);
     same_as_scalar(&rules, &one, &[7_777]);
     for first in (0..rules.len() / 8).step_by(3) {
@@ -168,7 +168,7 @@ fn grids_agree_on_long_streams_of_every_kind() {
     let cuts = [3, 11_111, 11_112, 20_000];
     let plain = Memory::new(episodes.iter().copied());
     same_as_scalar(&rules, &plain, &cuts);
-    same_as_scalar(&rules, &plain.with_poll_step(Nanos(4_950)), &cuts);
+    same_as_scalar(&rules, &plain.with_idle_loop(Nanos(4_950), Nanos::ZERO), &cuts);
     // Latencies of a few us, some far longer, and none in a part.
     let late = episodes.into_iter().enumerate().map(|(place, (idler, idle))| {
         let latency = match next() % 50 {
@@ -180,8 +180,8 @@ fn grids_agree_on_long_streams_of_every_kind() {
     });
     let late = Memory::late(late);
     same_as_scalar(&rules, &late, &cuts);
-    same_as_scalar(&rules, &late.clone().with_halt_entry(Nanos(6_000)), &cuts);
-    same_as_scalar(&rules, &late.with_poll_step(Nanos(4_950)).with_halt_entry(Nanos(9_000)), &cuts);
+    same_as_scalar(&rules, &late.clone().with_idle_loop(Nanos::ZERO, Nanos(6_000)), &cuts);
+    same_as_scalar(&rules, &late.with_idle_loop(Nanos(4_950), Nanos(9_000)), &cuts);
 }
 
 /// Values that a parameter of 32 bits may have, the odd ones above all.
@@ -317,7 +317,7 @@ proptest! {
         });
         let mut rules = rules;
         rules.extend([Rule::NEVER, Rule::ALWAYS, Rule::fixed(Nanos(20_000))]);
-        let memory = Memory::late(all).with_poll_step(step).with_halt_entry(halt_entry);
+        let memory = Memory::late(all).with_idle_loop(step, halt_entry);
         same_as_scalar(&rules, &memory, &cuts);
     }
 
@@ -350,7 +350,7 @@ proptest! {
     ) {
         let mut cuts = cuts;
         cuts.sort_unstable();
-        let memory = Memory::new(episodes).with_poll_step(step).with_halt_entry(halt_entry);
+        let memory = Memory::new(episodes).with_idle_loop(step, halt_entry);
         same_as_scalar(&rules, &memory, &cuts);
     }
 }

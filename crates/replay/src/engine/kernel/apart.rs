@@ -42,7 +42,7 @@ pub(in super::super) unsafe fn apart<
             let mut q: [L; V] = vectors(group.windows(idler), at);
             let mut tallies = Tallies::new(&q);
             let settings = Settings::<L>::of(group, at, V * L::WIDTH);
-            let looks = Looks::of(segment.step, segment.halt_entry);
+            let looks = Looks::of(segment.idle_loop);
             for (episode, &length) in segment.lengths.iter().enumerate() {
                 let x = L::splat(length);
                 settings.forget();

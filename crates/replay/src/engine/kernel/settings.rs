@@ -4,6 +4,7 @@ use super::super::group::LaneGroup;
 use super::super::lane::{Growth, Kind, reciprocal};
 use super::super::lanes::Lanes;
 use super::super::segment::Way;
+use crate::idle_loop::IdleLoop;
 use std::marker::PhantomData;
 
 /// The settings of a group, where they lie in memory: vectors of them are operands of instructions, and registers are
@@ -42,12 +43,13 @@ pub(super) struct Looks<L> {
 }
 
 impl<L: Lanes> Looks<L> {
-    /// So far apart \[ns\]; 0: a poll ends with its window.
+    /// As an idle loop takes them.
     ///
     /// # Safety
     /// The CPU has the instructions of `L`.
     #[inline(always)]
-    pub(super) unsafe fn of(step: u32, halt_entry: u32) -> Self {
+    pub(super) unsafe fn of(idle_loop: IdleLoop) -> Self {
+        let [step, halt_entry] = [idle_loop.poll_step_ns(), idle_loop.halt_entry_ns()];
         let (factor, bits) = reciprocal(step);
         // SAFETY: the caller vouches for it.
         unsafe {

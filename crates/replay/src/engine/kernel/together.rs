@@ -7,6 +7,7 @@ use super::super::segment::{BLOCK, Segment, Way};
 use super::ranges::{Ranges, limits};
 use super::settings::{Looks, Settings};
 use super::{Tallies, store, vectors};
+use crate::idle_loop::IdleLoop;
 
 /// The lanes agree which episodes are small and which are big, and only those between, as long as one of the maxima,
 /// take every operation.
@@ -152,7 +153,13 @@ pub(in super::super) unsafe fn together<
                     let (x, y) = (L::splat(length), L::splat(as_learned));
                     for v in 0..V {
                         let p = q[v].min(settings.max(v));
-                        let step = settings.step::<KIND, WAY, GROWTH, SHIFTS>(v, x, y, p, Looks::of(0, 0));
+                        let step = settings.step::<KIND, WAY, GROWTH, SHIFTS>(
+                            v,
+                            x,
+                            y,
+                            p,
+                            Looks::of(IdleLoop::UNKNOWN),
+                        );
                         tallies.halts[v] = tallies.halts[v].count(step.halted);
                         tallies.polled[v] = tallies.polled[v].add(step.polled);
                         tallies.kept[v] = tallies.kept[v].count(step.kept);
