@@ -512,18 +512,20 @@ impl GuestPairing {
     /// switches the idle task still runs.
     fn window(&mut self, number: u32, new: u32, old: u32) {
         let cpu = self.cpu(number);
-        let mut halt_ns = None;
         if let Some(idle) = &mut cpu.idle {
             idle.window_ns.get_or_insert(old);
         } else if let Some(held) = &mut cpu.held {
             held.idle.window_ns = Some(old);
             held.episode.window_ns = held.idle.window_ns();
-            halt_ns =
-                (held.idle.halted == Some(true)).then(|| held.end_ns.saturating_sub(held.idle.state_ns));
         }
         cpu.window_ns = Some(new);
-        if let Some(halt_ns) = halt_ns {
-            self.residencies.add(halt_ns, old, new);
+    }
+
+    /// The governor has decided on a window, after a halt whose length shows on which side of the maximum it was.
+    fn decided(&mut self, number: u32, old: u32, new: u32) {
+        let held = self.cpus.get(&number).and_then(|cpu| cpu.held);
+        if let Some(Held { idle, end_ns, .. }) = held.filter(|held| held.idle.halted == Some(true)) {
+            self.residencies.add(end_ns.saturating_sub(idle.state_ns), old, new);
         }
     }
 
@@ -580,7 +582,10 @@ impl Pairing for GuestPairing {
             EventKind::Waking { woken, target } => self.waking(event, woken, target),
             EventKind::Interrupt(interrupt) => self.interrupt(event, interrupt),
             EventKind::IpiRaise { first, mask } => self.raised(event, first, mask),
-            EventKind::GuestHaltPoll { new, old } => self.window(event.cpu, new, old),
+            EventKind::GuestHaltPoll { new, old } => {
+                self.decided(event.cpu, old, new);
+                self.window(event.cpu, new, old);
+            }
             EventKind::DwellIdle { window_ns, halted } => self.reported(event.cpu, window_ns, halted),
             EventKind::Reflect { limit_ns, .. } => {
                 let limit = u32::try_from(limit_ns).unwrap_or(u32::MAX);
@@ -729,6 +734,27 @@ mod tests {
         assert_eq!(of(60_000, waking(59_000, 1), 62_000), unknown);
         assert_eq!(of(50_000, waking(59_000, 0), 62_000), unknown);
         assert_eq!(of(50_000, waking(56_000, 1), 56_000 + HALTS_NS), unknown);
+    }
+
+    /// Whether or not the governor's figures before each decision are recorded, too.
+    #[test]
+    fn decisions_show_the_time_between_a_halts_event_and_the_governors_clock() {
+        for reflects in [false, true] {
+            let mut pairing = GuestPairing::new(GuestSource::CpuIdle, vec![]).with_polling_state(Some(0));
+            let mut see = |at_ns, kind| pairing.observe(&event(at_ns, 0, kind), &mut vec![]);
+            for number in 0..2_000u64 {
+                let (at_ns, halt_ns) = (number * 1_000_000, 14_000 + number);
+                see(at_ns, idle(1));
+                see(at_ns + halt_ns, LEFT);
+                if reflects {
+                    let residency_ns = halt_ns - 310;
+                    see(at_ns + halt_ns + 10, EventKind::Reflect { state: 1, residency_ns, limit_ns: 0 });
+                }
+                let new = if halt_ns - 310 <= 15_000 { 3_750 } else { 0 };
+                see(at_ns + halt_ns + 20, EventKind::GuestHaltPoll { new, old: 0 });
+            }
+            assert_eq!(pairing.residency_shorter_ns(15_000), 310, "{reflects}");
+        }
     }
 
     /// Compared are CPUs that run a task after a halt, and then halt at once or poll first.
