@@ -1,8 +1,8 @@
-//! What a guest's idle loop takes, whatever the rule of its governor.
+//! How long steps of a guest's idle loop take, which no governor decides.
 
 use dwell_policy::Nanos;
 
-/// How long it polls between two looks at the clock, and how long its CPUs take to enter a halt; zero where that is not known.
+/// How long a guest polls between two looks at the clock, and how long its CPUs take to enter a halt; zero where that is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdleLoop {
     poll_step_ns: u32,

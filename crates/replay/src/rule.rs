@@ -278,7 +278,7 @@ impl Player {
         }
     }
 
-    /// What a guest takes in its idle loop in the episodes that are played one by one.
+    /// How long steps of a guest's idle loop take in the episodes that are played one by one.
     pub fn set_idle_loop(&mut self, idle_loop: IdleLoop) {
         self.idle_loop = idle_loop;
     }

@@ -58,7 +58,7 @@ impl Run {
         (!self.latency_ns.is_empty()).then_some(self.latency_ns.as_slice())
     }
 
-    /// What the guest takes in its idle loop.
+    /// How long steps of the guest's idle loop take.
     #[inline]
     pub const fn idle_loop(&self) -> IdleLoop {
         self.idle_loop
@@ -126,7 +126,7 @@ impl Batch {
         run.push(start_ns, idle_ns, latency_ns, alone_ns);
     }
 
-    /// What the guests whose episodes these are take in their idle loops.
+    /// How long steps of the idle loop take in the guests whose episodes these are.
     pub fn set_idle_loop(&mut self, idle_loop: IdleLoop) {
         self.idle_loop = idle_loop;
         self.runs.iter_mut().for_each(|run| run.idle_loop = idle_loop);

@@ -236,6 +236,11 @@ impl Held {
         self.end_ns.saturating_sub(self.idle.state_ns)
     }
 
+    /// Whether that was at least its window; `None`: the window is not known.
+    fn whole_window(&self) -> Option<bool> {
+        self.idle.window_ns.map(|window_ns| self.polled_ns() >= window_ns.into())
+    }
+
     /// Whether the window of its poll ran out, seen from the state that follows at `time_ns` and polls or halts: idling
     /// goes on.
     fn ran_out(&self, time_ns: u64, polls: bool) -> bool {
@@ -243,22 +248,20 @@ impl Held {
         if self.idle.halted != Some(false) || time_ns.saturating_sub(self.end_ns) > patience_ns {
             return false;
         }
-        let whole_window = self.idle.window_ns.map(|window_ns| self.polled_ns() >= window_ns.into());
-        match (self.episode.wake_latency_ns, whole_window) {
+        match (self.episode.wake_latency_ns, self.whole_window()) {
             (None, Some(false)) => !polls,
             (None, _) => true,
             (Some(_), Some(whole)) => whole && !polls,
             (Some(latency_ns), None) => !polls && latency_ns > POLL_ENDS_NS,
         }
     }
-}
 
-impl Held {
     /// The episode of CPU `number`, which runs a task from `time_ns` on. Where its poll had run out and another CPU woke the task
     /// before a halt was entered, it has idled until then.
     fn ended_by_task(mut self, number: u32, time_ns: u64) -> PairedEpisode {
-        let whole = self.idle.window_ns.is_none_or(|window_ns| self.polled_ns() >= window_ns.into());
-        let ran_out = self.idle.halted == Some(false) && self.episode.wake_latency_ns.is_none() && whole;
+        let ran_out = self.idle.halted == Some(false)
+            && self.episode.wake_latency_ns.is_none()
+            && self.whole_window() != Some(false);
         let soon = ran_out && time_ns.saturating_sub(self.end_ns) <= HALTS_NS;
         if let Some(waking) = self.waking.filter(|waking| soon && waking.on_cpu != number) {
             self.episode.idle_ns = waking.time_ns.saturating_sub(self.idle.start_ns);

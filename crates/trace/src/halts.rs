@@ -32,7 +32,7 @@ pub(crate) struct Residencies {
     shrank: Vec<u64>,
 }
 
-/// More than this is not what a recorder does at an event \[ns\].
+/// A recorder takes no longer than this for an event \[ns\].
 const MOST_SHORTER_NS: u64 = 20_000;
 
 impl Residencies {

@@ -24,7 +24,7 @@ pub struct Episode {
     /// The wakeup latency, if the idler halted: how long after the end of the episode it ran again \[ns\].
     /// `None` where it polled, or that is not known.
     pub latency_ns: Option<u64>,
-    /// What a guest takes in its idle loop.
+    /// How long steps of a guest's idle loop take.
     pub idle_loop: IdleLoop,
 }
 

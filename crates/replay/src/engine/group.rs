@@ -63,8 +63,8 @@ pub(super) struct LaneGroup {
     pub(super) lanes: usize,
     /// The lowest and the highest maximum of a lane \[ns\].
     pub(super) maxima: (i32, i32),
-    /// Windows of each idler \[ns\]; less than zero where a guest's CPU polled for it last and did not halt then, so that it halts
-    /// at once in the next episode.
+    /// Windows of each idler \[ns\]; negative after a poll that ran out without a halt, so that a guest's CPU halts at once in the
+    /// next episode.
     windows: Vec<Column>,
     /// Episodes that began without a poll.
     pub(super) unpolled: Vec<u64>,
@@ -130,9 +130,9 @@ impl LaneGroup {
         self.windows(idler);
         let counts = self.unpolled.iter_mut().zip(&mut self.neither);
         for (window, (unpolled, neither)) in self.windows[idler].iter().zip(counts) {
-            let unpolls = u64::from(window <= 0);
-            *unpolled += unpolls * episodes;
-            *neither += unpolls * episodes;
+            let no_poll = u64::from(window <= 0);
+            *unpolled += no_poll * episodes;
+            *neither += no_poll * episodes;
         }
     }
 
